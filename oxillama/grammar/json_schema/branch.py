@@ -1,6 +1,6 @@
 """Branch of a schema: a conjunction of keywords, with the known properties of its objects."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -16,15 +16,22 @@ __all__ = [
 
 
 class KnownProperties:
-    """Properties of an object that are known from the schemas that hold. names: all allowed names, None for any."""
+    """Properties of an object that are known from the schemas that hold. names: all allowed names, None for any.
 
-    def __init__(self, objects: Iterable[Literal]) -> None:
-        self.required: set[str] = set()
-        self.names: set[str] | None = None
-        self.banned: set[str] = set()
-        self.properties: dict[str, list[Literal]] = {}
-        self.size = 0  # number of properties of all schemas
-        for literal in objects:
+    size: number of properties of all schemas.
+    """
+
+    __slots__ = ("banned", "names", "objects", "required", "size")
+
+    def __init__(self, objects: Iterable[Literal], before: "KnownProperties | None" = None) -> None:
+        """before: of the first of the objects. A branch asks at each of its forks, and has few new ones then."""
+        self.objects = list(objects)
+        n_before = 0 if before is None else len(before.objects)
+        self.required: set[str] = set() if before is None else set(before.required)
+        self.names: set[str] | None = None if before is None else before.names
+        self.banned: set[str] = set() if before is None else set(before.banned)
+        self.size = 0 if before is None else before.size
+        for literal in self.objects[n_before:]:
             schema = literal.schema
             if isinstance(schema.get("required"), list):
                 self.required.update(name for name in schema["required"] if isinstance(name, str))
@@ -32,12 +39,9 @@ class KnownProperties:
             if not isinstance(properties, dict):
                 continue
             self.size += 1 + len(properties)
-            for name, sub in properties.items():
-                self.properties.setdefault(name, []).append(literal._replace(schema=sub))
-                if sub is False:
-                    self.banned.add(name)
+            self.banned.update(name for name, sub in properties.items() if sub is False)
             if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
-                self.names = set(properties) if self.names is None else self.names & set(properties)
+                self.names = set(properties) if self.names is None else self.names & properties.keys()
 
     def forbids(self, name: str) -> bool:
         return name in self.banned or (self.names is not None and name not in self.names)
@@ -61,9 +65,16 @@ class KnownProperties:
         if not isinstance(sub, dict) or sub.keys() != {"not"} or "required" not in literal.schema:
             return False
         return any(
-            known.schema is sub["not"] or (known.base == literal.base and _same(known.schema, sub["not"]))
-            for known in self.properties.get(name, ())
+            known is sub["not"] or (base == literal.base and _same(known, sub["not"]))
+            for known, base in self._schemas_of(name)
         )
+
+    def _schemas_of(self, name: str) -> Iterator[tuple[Any, str]]:
+        """The schemas of a property, each with its base."""
+        for literal in self.objects:
+            properties = literal.schema.get("properties")
+            if isinstance(properties, dict) and name in properties:
+                yield properties[name], literal.base
 
     def implies(self, literal: Literal) -> bool:
         """Whether a synthetic schema always holds: one for a property that is absent."""
@@ -117,15 +128,15 @@ class Branch:
         self.any_order = False
         self.unevaluated: list[Literal] = []
         self.forks: list[Fork] = []
-        self._held: tuple[int, KnownProperties] | None = None
+        self._held: KnownProperties | None = None
         self.seen: set[tuple[int, bool, str]] = set()
 
     @property
     def held(self) -> KnownProperties:
         """The known properties."""
-        if self._held is None or self._held[0] != len(self.objects):
-            self._held = len(self.objects), KnownProperties(self.objects)
-        return self._held[1]
+        if self._held is None or len(self._held.objects) != len(self.objects):
+            self._held = KnownProperties(self.objects, self._held)
+        return self._held
 
     def copy(self) -> "Branch":
         other = Branch.__new__(Branch)

@@ -1,6 +1,7 @@
 """Object automaton: objects with mixed properties of several schemas, limits on their number, or required others."""
 
 from dataclasses import dataclass, field
+from operator import ge
 
 from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.json_schema.literals import Literal, refusal
@@ -81,18 +82,22 @@ def graph_expr(texts: JsonText, plan: Plan, literals: list[Literal]) -> int:
         return rules.alt(())
     _call_all(texts, plan)
     start: State = ((0,) * len(plan.groups), 0, False, (0,) * len(plan.wanted))
+    ends = tuple(map(_end_of, plan.groups))
+    reach = [_reach(group) for group in plan.groups]
     known, todo = {start: 0}, [start]
     edges: list[tuple[int, int, int]] = []
     finals = []
     for state in todo:
-        if _may_end(plan, state) and state[1] >= plan.least - n_required:
-            finals.append(known[state] + state[2])
-        for expr, following in _moves(plan, state, top):
-            if following not in known:
-                known[following] = 2 * len(known)
+        here = known[state]
+        if state[1] >= plan.least - n_required and all(state[3]) and all(map(ge, state[0], ends)):
+            finals.append(here + state[2])
+        for expr, following in _moves(plan, reach, state, top):
+            node = known.get(following)
+            if node is None:
+                known[following] = node = 2 * len(known)
                 todo.append(following)
-                edges.append((known[following] + 1, texts.comma, known[following]))
-            edges.append((known[state], expr, known[following] + 1))
+                edges.append((node + 1, texts.comma, node))
+            edges.append((here, expr, node + 1))
         if len(edges) > 4 * MAX_EDGES:
             keyword = "additionalProperties" if plan.wanted else "maxProperties"
             raise refusal(literals[0].path, keyword, "it has too many states together with the properties")
@@ -108,29 +113,36 @@ def _call_all(texts: JsonText, plan: Plan) -> None:
             pair.ways[i] = bits, texts.rules.rule(rule)
 
 
-def _may_end(plan: Plan, state: State) -> bool:
-    rest = (pair for group, at in zip(plan.groups, state[0], strict=True) for pair in group[at:])
-    return all(state[3]) and not any(pair.required for pair in rest)
+def _end_of(group: list[Pair]) -> int:
+    """The index behind the last required property: from there on, an object may end."""
+    return max((i for i, pair in enumerate(group, 1) if pair.required), default=0)
 
 
-def _moves(plan: Plan, state: State, top: int) -> list[tuple[int, State]]:
-    """The properties that may come next, and the states behind them."""
+def _reach(group: list[Pair]) -> list[list[tuple[int, Pair]]]:
+    """By the next property of a group: what may come, to the first that is required, with the next one behind it."""
+    found: list[list[tuple[int, Pair]]] = [[]]
+    for at in range(len(group) - 1, -1, -1):
+        own = (at + 1, group[at])
+        found.append([own] if group[at].required else [own, *found[-1]])
+    return found[::-1]
+
+
+def _moves(plan: Plan, reach: list[list[list[tuple[int, Pair]]]], state: State, top: int) -> list[tuple[int, State]]:
+    """The properties that may come next, and the states behind them. reach: of each group, by `_reach`."""
     at, count, _, seen = state
     full = plan.most is not None and count >= top
     following = min(count + 1, top)
     found: list[tuple[int, State]] = []
     for bits, expr in () if full else plan.others:
         found.append((expr, (at, following, True, _after_other(plan, seen, bits))))
-    for g, group in enumerate(plan.groups):
-        for k in range(at[g], len(group)):
-            pair = group[k]
+    for g, of_group in enumerate(reach):
+        before, behind = at[:g], at[g + 1 :]
+        for k, pair in of_group[at[g]]:
             if pair.required or not full:
-                here = (*at[:g], k + 1, *at[g + 1 :])
+                here, n = (*before, k, *behind), count if pair.required else following
                 for bits, expr in pair.ways:
-                    now = tuple(2 if bits >> w & 1 else s for w, s in enumerate(seen))
-                    found.append((expr, (here, count if pair.required else following, True, now)))
-            if pair.required:
-                break
+                    now = tuple(2 if bits >> w & 1 else s for w, s in enumerate(seen)) if bits else seen
+                    found.append((expr, (here, n, True, now)))
     return found
 
 
