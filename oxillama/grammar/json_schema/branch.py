@@ -30,7 +30,7 @@ class KnownProperties:
         self.required: set[str] = set() if before is None else set(before.required)
         self.names: set[str] | None = None if before is None else before.names
         self.banned: set[str] = set() if before is None else set(before.banned)
-        self.size = 0 if before is None else before.size
+        self.size: int = 0 if before is None else before.size
         for literal in self.objects[n_before:]:
             schema = literal.schema
             if isinstance(schema.get("required"), list):
