@@ -258,10 +258,19 @@ class Llama:
             return self._seed
 
     def set_cache(self, cache: BaseLlamaCache | None) -> None:
-        """Accepted: the engine shares the beginnings of prompts by itself, in the KV cache's own room."""
+        """Bounds what the engine keeps of prompts and answers, by itself, to the cache's `capacity_bytes`.
+
+        The least recently used goes, after each completion. The cache itself gets no states.
+        """
         if cache is not None and not isinstance(cache, BaseLlamaCache):
             raise ConfigError(f"cache must be a LlamaRAMCache or None, not {type(cache).__name__}")
         self.cache = cache
+
+    def keep_bounds(self) -> None:
+        """Forgets the least recently used of the prefix cache, as far as that of `set_cache` is too small for it."""
+        cache = self.cache
+        if cache is not None and self.engine.prefix_cache_bytes() > cache.capacity_bytes:
+            self.engine.shrink_to_fit(cache.capacity_bytes)
 
     def draft_options(self) -> dict[str, Any]:
         return {} if self._draft is None else {"draft": self._draft[0], "num_speculative": self._draft[1]}
