@@ -20,7 +20,7 @@ from oxillama.core.results import Completion, TokenLogprob
 from oxillama.core.tool_use import AnswerOptions, ToolUse
 from oxillama.errors import ConfigError
 
-__all__ = ["CHAT", "OF_FILE", "answered", "from_template", "has_template", "named_tool", "with_tools"]
+__all__ = ["CHAT", "OF_FILE", "answered", "from_template", "has_template", "held_to", "named_tool", "with_tools"]
 
 OF_FILE = "chat_template.default"
 _TEMPLATE = "chat_template."
@@ -126,7 +126,7 @@ def answered(
         "stopping_criteria": criteria,
         "stop": [*([given] if isinstance(given, str) else given or []), *stop],
         "logprobs": _n_logprobs(options),
-        "grammar": _grammar(options, named),
+        "grammar": held_to(options, named),
     }
     ask = completion.read_ask(llama, found, use)
     return _streamed(ask, named, legacy) if ask.stream else _whole(ask, named, legacy)
@@ -141,7 +141,7 @@ def _n_logprobs(options: Mapping[str, Any]) -> int | None:
     return top or 0
 
 
-def _grammar(options: Mapping[str, Any], named: Mapping[str, Any] | None) -> Any:
+def held_to(options: Mapping[str, Any], named: Mapping[str, Any] | None) -> Any:
     """What the answer is held to: a grammar, a format, or the parameters of a function; one of them."""
     given = options["grammar"]
     schema = _schema(options["response_format"])

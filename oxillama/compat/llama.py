@@ -39,6 +39,7 @@ from oxillama.core.prompts import check_tokens
 from oxillama.core.session import Session
 from oxillama.engine import Engine
 from oxillama.errors import ConfigError, GenerateError
+from oxillama.layer_state import KvShape, RecurrentShape
 from oxillama.sampling import Sampler
 from oxillama.tokenizer import Tokenizer
 
@@ -169,6 +170,21 @@ class Llama:
         return self
 
     ctx = _ctx = _model = model  # other packages look for these
+
+    @property
+    def _kept(self) -> set[type]:
+        """Kinds of what the layers keep of a sequence."""
+        return {type(shape) for layer in self.engine.model_config.states for shape in layer}
+
+    @property
+    def _is_recurrent(self) -> bool:
+        """Whether all layers keep states of a fixed size."""
+        return self._kept == {RecurrentShape}
+
+    @property
+    def _is_hybrid(self) -> bool:
+        """Whether some layers keep such states, and others keys and values."""
+        return self._kept == {RecurrentShape, KvShape}
 
     @property
     def penalty_window(self) -> int:

@@ -265,6 +265,6 @@ def test_other_refusals(model):
         model.create_chat_completion([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}])
     with pytest.raises(TypeError, match="beam"):
         model.create_chat_completion(MESSAGES, beam=3)
-    for name, match in (("functionary", "not supported"), ("unknown", "Invalid chat handler: unknown")):
+    for name, match in (("functionary-v1", "LlamaHFTokenizer"), ("unknown", "Invalid chat handler: unknown")):
         with llama_cpp.Llama(shipped_model(), chat_format=name) as other, pytest.raises(ValueError, match=match):
             other.create_chat_completion(MESSAGES)
