@@ -28,7 +28,9 @@ def _read(messages: Any) -> list[dict[str, Any]]:
     """Messages with contents that are texts. Raises MessageError."""
     if isinstance(messages, Sequence) and not isinstance(messages, str):
         messages = [
-            {**m, "content": ""} if isinstance(m, Mapping) and m.get("function_call") and m.get("content") is None else m
+            {**m, "content": ""}
+            if isinstance(m, Mapping) and m.get("function_call") and m.get("content") is None
+            else m
             for m in messages
         ]
     checked = checked_messages(messages)
@@ -99,9 +101,7 @@ def _one_of(texts: Sequence[str]) -> LlamaGrammar:
     return LlamaGrammar.from_string("root ::= " + " | ".join(json.dumps(text) for text in texts))
 
 
-def _chatml_calls(
-    turns: Turns, prompt: str, chosen: str, functions: Sequence[Mapping[str, Any]]
-) -> Iterator[Part]:
+def _chatml_calls(turns: Turns, prompt: str, chosen: str, functions: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
     """Calls until the model chooses to end, max_tokens ends one, or the context has no room for another."""
     names = [f"functions.{function['name']}" for function in functions]
     while chosen in names:

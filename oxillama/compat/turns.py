@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from oxillama.compat import completion
+from oxillama.compat.chat import Answer
 from oxillama.compat.model import LlamaLike
 
 __all__ = ["CallIds", "Part", "Turns", "random_id", "written"]
@@ -86,7 +87,7 @@ def _control_tokens(llama: LlamaLike, texts: Sequence[str]) -> dict[int, str]:
     return {ids[0]: text for ids, text in encoded if len(ids) == 1 and llama.vocabulary.is_special(ids[0])}
 
 
-def written(turns: Turns, parts: Parts, *, stream: bool, fields: Sequence[str], ids: CallIds = random_id) -> Any:
+def written(turns: Turns, parts: Parts, *, stream: bool, fields: Sequence[str], ids: CallIds = random_id) -> Answer:
     """The parts as a "chat.completion" dict, or an iterator of "chat.completion.chunk" ones.
 
     fields: where calls are, "tool_calls", "function_call" for the first alone, or both.

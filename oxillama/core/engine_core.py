@@ -368,9 +368,10 @@ class EngineCore:
         keep_bytes: of what the prefix cache has, as much may stay.
         """
         pool, prefix = self.pool, self.scheduler.prefix
-        for kind in (BLOCK, WINDOWED, STATE) if prefix else ():
-            while self.prefix_cache_bytes() > keep_bytes and prefix.evict(kind, 1):
-                pass
+        if prefix:
+            for kind in (BLOCK, WINDOWED, STATE):
+                while self.prefix_cache_bytes() > keep_bytes and prefix.evict(kind, 1):
+                    pass
         return self.runner.release(pool.blocks.free_ids, pool.windowed.free_ids, pool.slots.free_ids)
 
     def _drop_other_threads(self, thread: int) -> None:
