@@ -399,12 +399,14 @@ class ChatParser:
     def _close(self, sink: CallSink, start: int) -> None:
         """Ends a complete call."""
         raw = self._cursor.text[start : self._cursor.at]
+        written = "".join(sink.pieces)
         try:
-            arguments = read_json("".join(sink.pieces))
+            arguments = read_json(written)
             if not isinstance(arguments, dict):
                 raise ValueError("its arguments are no object")
         except ValueError as error:
-            self._put(BrokenToolCall(raw, f"its arguments are wrong: {error}", True, sink.id, self._n_said, True))
+            reason = f"its arguments are wrong: {error}"
+            self._put(BrokenToolCall(raw, reason, True, sink.id, self._n_said, True, sink.name, written))
             return
         self._put(ToolCall(sink.name, arguments, sink.id, self._n_said, raw))
 
@@ -424,7 +426,8 @@ class ChatParser:
             cursor.at = len(cursor.text)
         complete = bool(found) or not error.cut
         raw, id = cursor.text[start : cursor.at], sink.id or self._new_id()
-        self._put(BrokenToolCall(raw, error.reason, complete, id, self._n_said, sink.opened))
+        written = "".join(sink.pieces)
+        self._put(BrokenToolCall(raw, error.reason, complete, id, self._n_said, sink.opened, sink.name, written))
 
     def _put(self, call: AnyToolCall) -> None:
         self._n_calls += 1

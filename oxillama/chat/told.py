@@ -5,7 +5,7 @@ import time
 from itertools import islice
 
 from oxillama.chat.probe import CONTENT, MAX_SECONDS, REASON, TOOLS, USER
-from oxillama.chat.shapes import CallFormat, JsonCall, ReasoningFormat
+from oxillama.chat.shapes import CallFormat, JsonCall, KeyKind, ReasoningFormat
 from oxillama.chat.template import ChatTemplate, probing
 from oxillama.errors import ChatTemplateError, ConfigError
 
@@ -13,16 +13,15 @@ __all__ = ["cut_reasoning", "told_calls"]
 
 MOST_MARKS = 8  # of which each takes a rendering
 # Marks that end something, in the template's source.
-_END = re.compile(
-    r"</[A-Za-z][^<>\s'\"{}]{0,40}>|\[/[A-Z][A-Z_ ]{1,40}\]|<[|｜][^<>\s'\"{}]{0,40}(?:end|END|close|suffix)[^<>\s'\"{}]{0,40}>"
-)
+_INSIDE = r"[^<>\s'\"{}]{0,40}"
+_END = re.compile(rf"</[A-Za-z]{_INSIDE}>|\[/[A-Z][A-Z_ ]{{1,40}}\]|<[|｜]{_INSIDE}(?:end|END|close|suffix){_INSIDE}>")
 _PAIRS = (("</", "<"), ("[/", "["), ("END", "START"), ("end", "begin"), ("end", "start"), ("close", "open"))
 _NAMES = ("name", "function", "tool", "tool_name", "function_name")
 _ARGUMENTS = ("arguments", "parameters", "args", "input", "params", "kwargs")
 # An object with two keys between marks, as templates describe calls to their model.
 _CALL = re.compile(
     r"(?P<begin><[^<>/\s][^<>]{0,40}>|\[[A-Z][A-Z_ ]{1,40}\])(?P<space>\s*)"
-    r"\{\s*\\?[\"'](?P<first>\w+)\\?[\"']\s*:[^{}\[\]]{1,80}?,\s*\\?[\"'](?P<second>\w+)\\?[\"']\s*:[^\[\]]{1,200}?\}\s*"
+    r"\{\s*\\?[\"'](?P<first>\w+)\\?[\"']\s*:(?:\s*\{[^{}]{0,80}\}\s*|[^{}\[\]]{1,80}?),\s*\\?[\"'](?P<second>\w+)\\?[\"']\s*:[^\[\]]{1,200}?\}\s*"
     r"(?P<end></[^<>]{1,40}>|\[/[A-Z][A-Z_ ]{1,40}\]|<\|[^<>]{1,40}\|>)"
 )
 
@@ -63,13 +62,14 @@ def told_calls(template: ChatTemplate) -> CallFormat | None:
     """The format of calls that the template describes to the model beside the tools."""
     text = _rendered(template, [{"role": "user", "content": USER}], True)
     for found in _CALL.finditer(text):
-        name, arguments = found["first"], found["second"]
-        if arguments in _NAMES and name in _ARGUMENTS:
-            name, arguments = arguments, name
-            keys = ((arguments, "arguments", ""), (name, "name", ""))
-        elif name in _NAMES and arguments in _ARGUMENTS:
-            keys = ((name, "name", ""), (arguments, "arguments", ""))
-        else:
+        first, second = (_kind(found[group]) for group in ("first", "second"))
+        if first is None or second is None or first == second:
             continue
+        keys = ((found["first"], first, ""), (found["second"], second, ""))
         return CallFormat(JsonCall(keys), (), (found["begin"] + found["space"],), found["end"], "\n")
     return None
+
+
+def _kind(key: str) -> KeyKind | None:
+    """What a key of a described call has."""
+    return "name" if key in _NAMES else "arguments" if key in _ARGUMENTS else None

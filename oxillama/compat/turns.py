@@ -35,7 +35,8 @@ def random_id(number: int, name: str, answer: str) -> str:
 class Turns:
     """Completions of one answer, with the options of one call.
 
-    grammar: of those that are not held to another. finish_reason: of the last one. ended_by: the text of `stop` that ended it, "" for another end.
+    grammar: of those that are not held to another. finish_reason: of the last one. ended_by: the text of
+    `stop` that ended it, "" for another end.
     """
 
     def __init__(self, llama: LlamaLike, options: Mapping[str, Any], grammar: Any = None) -> None:
