@@ -329,7 +329,8 @@ class ChatParser:
         begin: Pattern = calls.call_begin or (_first_of(calls.shape),)
         if begin == ("",):
             cursor.at = place
-            return bool(separator)
+            named = isinstance(calls.shape, PythonCall) and cursor.text[place : place + 1].isidentifier()
+            return bool(separator) or named
         while True:
             at = skip_spaces(cursor.text, place)
             answer = match(begin, cursor.text, at, cursor.ended)
@@ -374,6 +375,9 @@ class ChatParser:
 
     def _read(self, calls: CallFormat, sink: CallSink, bare: bool, prefix: str) -> Reading:
         cursor, shape = self._cursor, calls.shape
+        last = calls.opening[-1] if calls.opening else ""
+        if isinstance(last, str) and last[-1:].isspace():  # which aren't part of a mark's match
+            yield from past_spaces(cursor)
         if isinstance(shape, JsonCall):
             yield from read_object(cursor, shape, sink, bare)
         elif isinstance(shape, Named):

@@ -496,3 +496,30 @@ def test_calls_are_told_by_what_a_template_describes(told, keys, end):
     found, _ = read(form, ["I look. ", text])
     assert [(call.name, call.arguments) for call in found.tool_calls] == [("weather", {"city": "A"})]
     assert form.grammar(TOOLS, "required").accepts(text)
+
+
+_LOOP = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if m.tool_calls %}CALLS{% endif %}<|end|>{% endfor %}"
+_ONE = "{% for c in m.tool_calls %}{% set f = c.function %}CALL{% endfor %}"
+_PYTHON = (
+    "{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}{{ ', ' if not loop.last }}{% endfor %})"
+)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "<calls>{{ m.tool_calls | tojson }}</calls>",  # with type and id around the object
+        _ONE.replace("CALL", "\nAction: {{ f.name }}\nAction Input: {{ f.arguments | tojson }}"),
+        "<calls>\n" + _ONE.replace("CALL", _PYTHON + "{{ '\n' }}") + "</calls>",  # nothing but lines between
+    ],
+)
+def test_calls_in_other_forms(calls):
+    source = _LOOP.replace("CALLS", calls)
+    form = ChatFormat.of_template(source)
+    for wanted in ([PING], [KELVIN, PEOPLE]):
+        text = written(source, "", wanted).removeprefix("<|assistant|>")
+        found, _ = read(form, [text])
+        assert [(call.name, call.arguments) for call in found.tool_calls] == wanted
+        assert found.content == ""
+        grammar = form.grammar(TOOLS, "required", parallel_tool_calls=len(wanted) > 1)
+        assert grammar.accepts(text.strip())
