@@ -40,7 +40,8 @@ class BrokenToolCall:
     """A call that can't be parsed; its text is kept.
 
     raw: the text. error: the reason. complete: False if the answer ended before the call did. begun: whether pieces of
-    it were given while it was written, since its name could be read.
+    it were given while it was written, since its name could be read. name, arguments: these pieces, the arguments as
+    the beginning of JSON text; "" if it wasn't begun.
     """
 
     raw: str
@@ -49,6 +50,8 @@ class BrokenToolCall:
     id: str
     offset: int = 0
     begun: bool = False
+    name: str = ""
+    arguments: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Every field by name, and type "broken"."""

@@ -26,6 +26,7 @@ from oxillama.chat.shapes import (
     Tagged,
 )
 from oxillama.chat.template import ChatTemplate
+from oxillama.chat.told import cut_reasoning, told_calls
 from oxillama.errors import ConfigError, ToolFormatError
 from oxillama.grammar.automaton import RuleSet
 from oxillama.sampler_config import SchemaMode
@@ -314,11 +315,12 @@ def _of_template(source: str, bos_token: str, eos_token: str) -> ChatFormat:
     except (ValueError, IndexError, RecursionError):  # marks that stand in one rendering are missing in another
         frame, calls, reason = Frame(), None, "the template's renderings of probe conversations contradict each other"
     if frame.reasoning is None:
-        named = next((pair for pair in _NAMED if pair[1] in source), None)
+        named = next((ReasoningFormat(*pair) for pair in _NAMED if pair[1] in source), None) or cut_reasoning(template)
         if named:
-            frame = Frame(ReasoningFormat(*named), frame.content_begin, frame.content_end, frame.turn_end, frame.breaks)
+            frame = Frame(named, frame.content_begin, frame.content_end, frame.turn_end, frame.breaks)
     if calls is None and not reason:
         calls = next((form for words, form in _CARDS if all(word in source for word in words)), None)
+        calls = calls or told_calls(template)
     if calls is None and not reason:
         reason = "the template shows no calls of tools"
         if probes.errors and probes.call is None:

@@ -61,17 +61,24 @@ class ChatMessage:
         return {**message, "reasoning_content": self.reasoning} if self.reasoning else message
 
     def to_openai(self) -> dict[str, Any]:
-        """The answer as OpenAI's clients get it, with `reasoning_content`, and arguments as JSON text."""
-        broken = [call for call in self.tool_calls if isinstance(call, BrokenToolCall)]
-        content = assistant_message(self.content, list(broken))["content"]
-        calls = [openai_call(call) for call in self.tool_calls if isinstance(call, ToolCall)]
+        """The answer as OpenAI's clients get it, with `reasoning_content`, and arguments as JSON text.
+
+        Of a call that the answer's end cut off, the arguments are as far as they were written, as the pieces of a
+        stream are; the text of one that can't be read stays in the content.
+        """
+        shown = [call for call in self.tool_calls if isinstance(call, ToolCall) or (call.begun and not call.complete)]
+        broken = [call for call in self.tool_calls if call not in shown]
+        content = assistant_message(self.content, broken)["content"]
+        calls = [openai_call(call) for call in shown]
         found: dict[str, Any] = {"role": "assistant", "content": content if content or not calls else None}
         if self.reasoning:
             found["reasoning_content"] = self.reasoning
         return {**found, "tool_calls": calls} if calls else found
 
 
-def openai_call(call: ToolCall) -> dict[str, Any]:
-    """A call in OpenAI's form."""
+def openai_call(call: AnyToolCall) -> dict[str, Any]:
+    """A call in OpenAI's form; of one that was cut off, what there is of it."""
+    if isinstance(call, BrokenToolCall):
+        return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
     arguments = json.dumps(json_value(call.arguments), ensure_ascii=False, allow_nan=False)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

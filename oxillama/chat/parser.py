@@ -329,7 +329,8 @@ class ChatParser:
         begin: Pattern = calls.call_begin or (_first_of(calls.shape),)
         if begin == ("",):
             cursor.at = place
-            return bool(separator)
+            named = isinstance(calls.shape, PythonCall) and cursor.text[place : place + 1].isidentifier()
+            return bool(separator) or named
         while True:
             at = skip_spaces(cursor.text, place)
             answer = match(begin, cursor.text, at, cursor.ended)
@@ -374,6 +375,9 @@ class ChatParser:
 
     def _read(self, calls: CallFormat, sink: CallSink, bare: bool, prefix: str) -> Reading:
         cursor, shape = self._cursor, calls.shape
+        last = calls.opening[-1] if calls.opening else ""
+        if isinstance(last, str) and last[-1:].isspace():  # which aren't part of a mark's match
+            yield from past_spaces(cursor)
         if isinstance(shape, JsonCall):
             yield from read_object(cursor, shape, sink, bare)
         elif isinstance(shape, Named):
@@ -399,12 +403,14 @@ class ChatParser:
     def _close(self, sink: CallSink, start: int) -> None:
         """Ends a complete call."""
         raw = self._cursor.text[start : self._cursor.at]
+        written = "".join(sink.pieces)
         try:
-            arguments = read_json("".join(sink.pieces))
+            arguments = read_json(written)
             if not isinstance(arguments, dict):
                 raise ValueError("its arguments are no object")
         except ValueError as error:
-            self._put(BrokenToolCall(raw, f"its arguments are wrong: {error}", True, sink.id, self._n_said, True))
+            reason = f"its arguments are wrong: {error}"
+            self._put(BrokenToolCall(raw, reason, True, sink.id, self._n_said, True, sink.name, written))
             return
         self._put(ToolCall(sink.name, arguments, sink.id, self._n_said, raw))
 
@@ -424,7 +430,8 @@ class ChatParser:
             cursor.at = len(cursor.text)
         complete = bool(found) or not error.cut
         raw, id = cursor.text[start : cursor.at], sink.id or self._new_id()
-        self._put(BrokenToolCall(raw, error.reason, complete, id, self._n_said, sink.opened))
+        written = "".join(sink.pieces)
+        self._put(BrokenToolCall(raw, error.reason, complete, id, self._n_said, sink.opened, sink.name, written))
 
     def _put(self, call: AnyToolCall) -> None:
         self._n_calls += 1

@@ -29,8 +29,6 @@ TOOLS: list[dict[str, Any]] = [
     }
     for name in (FIRST, SECOND)
 ]
-# Variables that templates without a default for them read: Firefunction's.
-_EXTRA = {"functions": json.dumps(TOOLS, indent=4), "datetime": "2026-01-01"}
 _THINK = ({"enable_thinking": True, "thinking": True}, {"enable_thinking": False, "thinking": False})
 _EFFORTS: tuple[dict[str, Any], ...] = ({}, {"reasoning_effort": "high"}, {"thinking_mode": "enabled"})
 
@@ -79,27 +77,24 @@ def _renderer(template: ChatTemplate, as_text: bool, errors: list[str], until: f
     def render(*messages: dict[str, Any], tools: bool = True, start: bool = False, **extra: Any) -> str | None:
         if as_text:
             messages = tuple(_with_text(message) for message in messages)
-        for more in ({}, _EXTRA):
-            if time.monotonic() > until:
-                errors.append(f"its renderings take more than {MAX_SECONDS} seconds")
-                return None
-            try:
-                text = template.render(
-                    [{"role": "user", "content": USER}, *messages],
-                    tools=TOOLS if tools else None,
-                    add_generation_prompt=start,
-                    **{name: value for name, value in {**more, **extra}.items() if name in template.variables},
-                )
-            except (ConfigError, ChatTemplateError, TypeError) as error:
-                if not more:
-                    errors.append(str(error))
-                continue
-            if len(text) > MAX_TEXT:
-                errors.append(f"a short conversation becomes {len(text)} characters")
-                return None
-            at = text.rfind(USER)
-            return text[at + len(USER) :] if at >= 0 else None
-        return None
+        if time.monotonic() > until:
+            errors.append(f"its renderings take more than {MAX_SECONDS} seconds")
+            return None
+        try:
+            text = template.render(
+                [{"role": "user", "content": USER}, *messages],
+                tools=TOOLS if tools else None,
+                add_generation_prompt=start,
+                **{name: value for name, value in extra.items() if name in template.variables},
+            )
+        except (ConfigError, ChatTemplateError, TypeError) as error:
+            errors.append(str(error))
+            return None
+        if len(text) > MAX_TEXT:
+            errors.append(f"a short conversation becomes {len(text)} characters")
+            return None
+        at = text.rfind(USER)
+        return text[at + len(USER) :] if at >= 0 else None
 
     return render
 

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from collections.abc import Generator
 
 from oxillama.chat.calls import read_json
@@ -13,6 +14,8 @@ __all__ = ["read_python"]
 
 _OPEN, _CLOSE = "([{", ")]}"
 MAX_NESTING = 64
+_CONSTANTS = {"true": True, "false": False, "null": None}
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 
 
 def read_python(cursor: Cursor, sink: CallSink) -> Reading:
@@ -85,13 +88,27 @@ def _past_string(cursor: Cursor, quote: str) -> Reading:
 
 
 def _as_json(text: str) -> str:
-    """The JSON of a literal of Python, or of JSON. Raises Broken for anything else."""
-    try:
-        return json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        pass
+    """The JSON of a literal of Python, or of JSON, whose strings may have line breaks. Raises Broken for others."""
+    for written in (text, _STRING.sub(_without_breaks, text)):
+        try:
+            value = ast.literal_eval(_Constants().visit(ast.parse(written, mode="eval")))
+            return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            pass
     try:
         read_json(text)
     except ValueError:
         raise Broken(f"{text[:40]!r} is no literal") from None
     return text
+
+
+def _without_breaks(string: re.Match[str]) -> str:
+    """A string with escapes in the place of line breaks, as templates write texts between quotes."""
+    return string.group().replace("\n", "\\n").replace("\r", "\\r")
+
+
+class _Constants(ast.NodeTransformer):
+    """JSON's names of constants as Python's."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(_CONSTANTS[node.id]) if node.id in _CONSTANTS else node

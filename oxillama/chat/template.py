@@ -17,7 +17,7 @@ from oxillama.chat.continuation import check_continuation, continued
 from oxillama.chat.messages import checked_messages
 from oxillama.chat.presence import check_presence
 from oxillama.chat.repairs import in_form, without_system
-from oxillama.chat.variables import check_variables, effort_variable, thinking_switch
+from oxillama.chat.variables import check_variables, effort_variable, needed_variables, thinking_switch
 from oxillama.errors import ChatTemplateError, ConfigError, MessageError
 
 if TYPE_CHECKING:
@@ -201,7 +201,9 @@ class ChatTemplate:
         spent = budget.get()
         pieces: list[str] = []
         total = 0
-        given = {"bos_token": self.bos_token, "eos_token": self.eos_token, "tools": Absent(name="tools"), **variables}
+        given = {"bos_token": self.bos_token, "eos_token": self.eos_token, "tools": Absent(name="tools")}
+        given |= needed_variables(self.variables, variables, spent.now or datetime.datetime.now())
+        given |= variables
         for piece in self._compiled.template.generate(given):
             total += len(piece)
             spent.allow(total, "the output")

@@ -1,11 +1,14 @@
 """Variables of chat templates: the names that one reads, and the values that a caller gives them."""
 
+import datetime
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from oxillama._util.json_values import json_value
 from oxillama.errors import TemplateVariableError
 
-__all__ = ["check_variables", "effort_variable", "thinking_switch"]
+__all__ = ["check_variables", "effort_variable", "needed_variables", "thinking_switch"]
 
 # Variables that rendering gives by itself.
 _GIVEN = ("messages", "tools", "add_generation_prompt", "continue_final_message", "bos_token", "eos_token")
@@ -34,6 +37,18 @@ def check_variables(variables: Mapping[str, Any], read: Iterable[str]) -> None:
 def _listed(names: Iterable[str]) -> str:
     found = sorted(set(names) - set(_GIVEN))
     return f"it reads {', '.join(found)}" if found else "it reads none"
+
+
+def needed_variables(read: frozenset[str], given: Mapping[str, Any], now: datetime.datetime) -> dict[str, str]:
+    """Values for `functions`, the tools as JSON text, and `datetime`, where a template reads both and has no `tools`.
+
+    Firefunction's card gives them; its template fails without. A template that reads one of them can do without it.
+    """
+    if not read >= {"functions", "datetime"} or "tools" in read:
+        return {}
+    tools = given.get("tools")
+    text = json.dumps(json_value(tools), ensure_ascii=False, indent=4) if tools else ""
+    return {"functions": text, "datetime": now.strftime("%b %d %Y")}
 
 
 def effort_variable(effort: object, read: Iterable[str]) -> dict[str, str]:

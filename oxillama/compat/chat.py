@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from oxillama._util.checks import check_bool, check_type
-from oxillama.chat.calls import BrokenToolCall, ToolCall
+from oxillama.chat.calls import BrokenToolCall
+from oxillama.chat.message import ToolCallDelta
 from oxillama.compat import completion
 from oxillama.compat.keywords import REQUIRED, Keyword, check_defaults
 from oxillama.compat.llama_grammar import LlamaGrammar
@@ -20,7 +20,7 @@ from oxillama.core.results import Completion, TokenLogprob
 from oxillama.core.tool_use import AnswerOptions, ToolUse
 from oxillama.errors import ConfigError
 
-__all__ = ["CHAT", "OF_FILE", "answered", "from_template", "has_template", "named_tool", "with_tools"]
+__all__ = ["CHAT", "OF_FILE", "answered", "from_template", "has_template", "held_to", "named_tool", "with_tools"]
 
 OF_FILE = "chat_template.default"
 _TEMPLATE = "chat_template."
@@ -90,7 +90,7 @@ def from_template(*, llama: LlamaLike, messages: Any, **options: Any) -> Answer:
     if named is None and tools is not None:  # reasoning stays in the content, as there
         answer = AnswerOptions(tools, found["tool_choice"], reasoning="none")
         use = reading_of(llama.vocabulary, messages, prompt, answer)
-    return answered(llama, ids, found, named=named, use=use)
+    return answered(llama, ids, found, named=named, use=use, legacy=options.get("functions") is not None)
 
 
 def named_tool(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -110,11 +110,12 @@ def named_tool(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def answered(
     llama: LlamaLike, prompt: Sequence[int], options: Mapping[str, Any], *, named: Mapping[str, Any] | None = None,
-    use: ToolUse | None = None, stop: Sequence[str] = (), criteria: Any = None,
+    use: ToolUse | None = None, legacy: bool = False, stop: Sequence[str] = (), criteria: Any = None,
 ) -> Answer:  # fmt: skip
     """The answer to a prompt: a dict or an iterator of them.
 
-    named: a function whose arguments are the answer. use: calls are looked for. stop, criteria: of the format.
+    named: a function whose arguments are the answer. use: calls are looked for. legacy: the first of them is in
+    `function_call`, too. stop, criteria: of the format.
     """
     given = options["stop"]
     found = {name: options[name] for name in (k.name for k in completion.COMPLETION) if name in options}
@@ -125,10 +126,10 @@ def answered(
         "stopping_criteria": criteria,
         "stop": [*([given] if isinstance(given, str) else given or []), *stop],
         "logprobs": _n_logprobs(options),
-        "grammar": _grammar(options, named),
+        "grammar": held_to(options, named),
     }
     ask = completion.read_ask(llama, found, use)
-    return _streamed(ask, named) if ask.stream else _whole(ask, named)
+    return _streamed(ask, named, legacy) if ask.stream else _whole(ask, named, legacy)
 
 
 def _n_logprobs(options: Mapping[str, Any]) -> int | None:
@@ -140,7 +141,7 @@ def _n_logprobs(options: Mapping[str, Any]) -> int | None:
     return top or 0
 
 
-def _grammar(options: Mapping[str, Any], named: Mapping[str, Any] | None) -> Any:
+def held_to(options: Mapping[str, Any], named: Mapping[str, Any] | None) -> Any:
     """What the answer is held to: a grammar, a format, or the parameters of a function; one of them."""
     given = options["grammar"]
     schema = _schema(options["response_format"])
@@ -174,36 +175,10 @@ def _schema(form: Any) -> Any:
 # ---- the form of answers
 
 
-@dataclass
-class _Calls:
-    """Calls of tools as they are written in answers."""
-
-    n: int = 0
-
-    def deltas(self, calls: Sequence[ToolCall | BrokenToolCall]) -> list[dict[str, Any]]:
-        found = []
-        for call in calls:
-            if isinstance(call, ToolCall):
-                found.append({"index": self.n, **_call(call)})
-                self.n += 1
-        return found
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    written = call.to_dict()
-    return {name: written[name] for name in ("id", "type", "function")}
-
-
-def _text(text: str, calls: Sequence[ToolCall | BrokenToolCall]) -> str:
-    """The text with the calls that can't be read, which stay what the model wrote."""
-    return text + "".join(call.raw for call in calls if isinstance(call, BrokenToolCall))
-
-
-def _whole(ask: completion.Ask, named: Mapping[str, Any] | None) -> dict[str, Any]:
+def _whole(ask: completion.Ask, named: Mapping[str, Any] | None, legacy: bool) -> dict[str, Any]:
     (done,) = completion.computed(ask)
     written = completion.as_dict(ask, [done])
-    choice = written["choices"][0]
-    message, finish_reason = _message(ask, done, named)
+    message, finish_reason = _message(ask, done, named, legacy)
     return {
         "id": "chat" + written["id"],
         "object": "chat.completion",
@@ -214,7 +189,7 @@ def _whole(ask: completion.Ask, named: Mapping[str, Any] | None) -> dict[str, An
                 "index": 0,
                 "message": message,
                 "logprobs": _logprobs(done.logprobs),
-                "finish_reason": finish_reason or choice["finish_reason"],
+                "finish_reason": finish_reason,
             }
         ],
         "usage": written["usage"],
@@ -222,17 +197,17 @@ def _whole(ask: completion.Ask, named: Mapping[str, Any] | None) -> dict[str, An
 
 
 def _message(
-    ask: completion.Ask, done: Completion, named: Mapping[str, Any] | None
-) -> tuple[dict[str, Any], str | None]:
-    message: dict[str, Any] = {"role": "assistant", "content": None}
+    ask: completion.Ask, done: Completion, named: Mapping[str, Any] | None, legacy: bool
+) -> tuple[dict[str, Any], str]:
+    """The message, and why it ended: a call that max_tokens cut off ends with "length", if the model chose it."""
     if named is not None:
-        message |= _named_call(ask, named["name"], done.text)
+        message = {"role": "assistant", "content": None, **_named_call(ask, named["name"], done.text)}
         return message, "tool_calls"
-    text = _text(done.text, done.tool_calls)
-    calls = [_call(call) for call in done.tool_calls if isinstance(call, ToolCall)]
-    if not calls:
-        return message | {"content": text}, None
-    return message | {"content": text or None, "tool_calls": calls}, "tool_calls"
+    choice = done.to_openai()["choices"][0]
+    message = choice["message"]
+    if legacy and "tool_calls" in message:
+        message["function_call"] = message["tool_calls"][0]["function"]
+    return message, choice["finish_reason"]
 
 
 def _named_call(ask: completion.Ask, name: str, arguments: str) -> dict[str, Any]:
@@ -255,9 +230,9 @@ def _logprobs(entries: list[TokenLogprob] | None) -> dict[str, Any] | None:
     return {"content": content, "refusal": None}
 
 
-def _streamed(ask: completion.Ask, named: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+def _streamed(ask: completion.Ask, named: Mapping[str, Any] | None, legacy: bool) -> Iterator[dict[str, Any]]:
     pieces = completion.stream_of(ask)
-    return _of_named(ask, pieces, named) if named is not None else _of_text(ask, pieces)
+    return _of_named(ask, pieces, named) if named is not None else _of_text(ask, pieces, legacy)
 
 
 def _chunk(ask: completion.Ask, delta: dict[str, Any], logprobs: Any, finish_reason: str | None) -> dict[str, Any]:
@@ -270,17 +245,26 @@ def _chunk(ask: completion.Ask, delta: dict[str, Any], logprobs: Any, finish_rea
     }
 
 
-def _of_text(ask: completion.Ask, pieces: Iterator[completion.Piece]) -> Iterator[dict[str, Any]]:
-    calls = _Calls()
+def _of_text(ask: completion.Ask, pieces: Iterator[completion.Piece], legacy: bool) -> Iterator[dict[str, Any]]:
+    called = False
     yield _chunk(ask, {"role": "assistant"}, None, None)
     for text, logprobs, chunk in pieces:
-        text = _text(text, chunk.tool_calls)
+        unread = [call for call in chunk.tool_calls if isinstance(call, BrokenToolCall)]
+        called |= len(unread) < len(chunk.tool_calls)
+        text += "".join(call.raw for call in unread if not call.begun)  # it stays what the model wrote
         if text or logprobs:
             yield _chunk(ask, {"content": text}, _logprobs(logprobs or None), None)
-        if deltas := calls.deltas(chunk.tool_calls):
-            yield _chunk(ask, {"tool_calls": deltas}, None, None)
+        for piece in chunk.tool_call_deltas:
+            yield _chunk(ask, _call_delta(piece, legacy), None, None)
         if chunk.finish_reason is not None:
-            yield _chunk(ask, {}, None, "tool_calls" if calls.n else chunk.finish_reason)
+            ended = "tool_calls" if called and chunk.finish_reason == "stop" else chunk.finish_reason
+            yield _chunk(ask, {}, None, ended)
+
+
+def _call_delta(piece: ToolCallDelta, legacy: bool) -> dict[str, Any]:
+    written = piece.to_dict()
+    found: dict[str, Any] = {"tool_calls": [written]}
+    return {**found, "function_call": written["function"]} if legacy and piece.index == 0 else found
 
 
 def _of_named(

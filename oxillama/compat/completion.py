@@ -133,6 +133,7 @@ def _ids(llama: LlamaLike, prompt: Any) -> list[int]:
 def computed(ask: Ask) -> list[Completion]:
     """The completions of all prompts, computed together. What a stopping criterion cut off is not in them."""
     found: list[Completion] = ask.llama.engine.generate(ask.prompts, **ask.options)
+    ask.llama.keep_bounds()
     return [_without_last(ask, one) if ask.criterion is not None and ask.criterion.met else one for one in found]
 
 
@@ -234,6 +235,7 @@ def _pieces(ask: Ask, chunks: Any) -> Iterator[Piece]:
             yield from _behind(ask, ask.criterion, chunks)
     finally:
         chunks.close()
+        ask.llama.keep_bounds()
 
 
 def _behind(ask: Ask, criterion: Criterion, chunks: Any) -> Iterator[Piece]:

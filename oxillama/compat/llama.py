@@ -39,6 +39,7 @@ from oxillama.core.prompts import check_tokens
 from oxillama.core.session import Session
 from oxillama.engine import Engine
 from oxillama.errors import ConfigError, GenerateError
+from oxillama.layer_state import KvShape, RecurrentShape
 from oxillama.sampling import Sampler
 from oxillama.tokenizer import Tokenizer
 
@@ -171,6 +172,21 @@ class Llama:
     ctx = _ctx = _model = model  # other packages look for these
 
     @property
+    def _kept(self) -> set[type]:
+        """Kinds of what the layers keep of a sequence."""
+        return {type(shape) for layer in self.engine.model_config.states for shape in layer}
+
+    @property
+    def _is_recurrent(self) -> bool:
+        """Whether all layers keep states of a fixed size."""
+        return self._kept == {RecurrentShape}
+
+    @property
+    def _is_hybrid(self) -> bool:
+        """Whether some layers keep such states, and others keys and values."""
+        return self._kept == {RecurrentShape, KvShape}
+
+    @property
     def penalty_window(self) -> int:
         size: int = self.last_n_tokens_size
         return self._n_ctx if size < 0 else size
@@ -258,10 +274,19 @@ class Llama:
             return self._seed
 
     def set_cache(self, cache: BaseLlamaCache | None) -> None:
-        """Accepted: the engine shares the beginnings of prompts by itself, in the KV cache's own room."""
+        """Bounds what the engine keeps of prompts and answers, by itself, to the cache's `capacity_bytes`.
+
+        The least recently used goes, after each completion. The cache itself gets no states.
+        """
         if cache is not None and not isinstance(cache, BaseLlamaCache):
             raise ConfigError(f"cache must be a LlamaRAMCache or None, not {type(cache).__name__}")
         self.cache = cache
+
+    def keep_bounds(self) -> None:
+        """Forgets the least recently used of the prefix cache, as far as that of `set_cache` is too small for it."""
+        cache = self.cache
+        if cache is not None and self.engine.prefix_cache_bytes() > cache.capacity_bytes:
+            self.engine.shrink_to_fit(cache.capacity_bytes)
 
     def draft_options(self) -> dict[str, Any]:
         return {} if self._draft is None else {"draft": self._draft[0], "num_speculative": self._draft[1]}

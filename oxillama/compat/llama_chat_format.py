@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 from oxillama.chat import ChatTemplate
 from oxillama.compat.chat import Answer, Handler, answered, named_tool, with_tools
 from oxillama.compat.chat_styles import STYLES, llama_2, mistral_instruct, saiga, written
+from oxillama.compat.functions import chatml_function_calling, functionary, functionary_v1_v2
 from oxillama.errors import ConfigError
 
 __all__ = [
@@ -216,13 +217,6 @@ class _WrittenFormat:
         return ChatFormatterResponse(self.write(messages), self.stop)
 
 
-def _refused(name: str, *, llama: Any, **options: Any) -> Answer:
-    raise ConfigError(
-        f"chat_format must be another than {name!r}, which is not supported: the file's own template, the default, "
-        "finds and holds calls of tools"
-    )
-
-
 _FORMATTERS: dict[str, ChatFormatter] = {
     **{name: _WrittenFormat(partial(written, style), style.stop) for name, style in STYLES.items()},
     "llama-2": _WrittenFormat(llama_2),
@@ -231,8 +225,14 @@ _FORMATTERS: dict[str, ChatFormatter] = {
 }
 for _name, _formatter in _FORMATTERS.items():
     register_chat_format(_name)(_formatter)
-for _name in ("functionary", "functionary-v1", "functionary-v2", "chatml-function-calling"):
-    register_chat_completion_handler(_name)(partial(_refused, _name))
+_HANDLERS: dict[str, Handler] = {
+    "functionary": functionary,
+    "functionary-v1": functionary_v1_v2,
+    "functionary-v2": functionary_v1_v2,
+    "chatml-function-calling": chatml_function_calling,
+}
+for _name, _handler in _HANDLERS.items():
+    register_chat_completion_handler(_name)(_handler)
 
 # Formatters as functions of this module: format_chatml, format_llama2, ...
 _FUNCTIONS = {f"format_{name.replace('-', '_')}": formatter for name, formatter in _FORMATTERS.items()}

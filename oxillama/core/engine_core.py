@@ -23,6 +23,7 @@ from oxillama.core.step_loop import StepLoop
 from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError, QueueFullError
 from oxillama.metrics import RejectedReason
 from oxillama.scheduling.pools import SequencePool
+from oxillama.scheduling.prefix_cache import BLOCK, STATE, WINDOWED
 from oxillama.scheduling.scheduler import PrefillThrottle, Scheduler
 from oxillama.scheduling.sequence import n_common
 
@@ -356,11 +357,21 @@ class EngineCore:
         self.meter.paging = self.runner.paging_counts() or self.meter.paging
         self.meter.publish()
 
-    def shrink(self) -> int:
-        """Drops what only the prefix cache uses, and gives the memory of all that is free back: bytes released."""
+    def prefix_cache_bytes(self) -> int:
+        """Bytes of what the prefix cache has; sequences may use the same."""
         pool = self.pool
-        if self.scheduler.prefix:
-            self.scheduler.prefix.clear()
+        return self.runner.cache_bytes(pool.blocks.n_kept, pool.windowed.n_kept, pool.slots.n_kept)
+
+    def shrink(self, keep_bytes: int) -> int:
+        """Drops what only the prefix cache uses, and gives the memory of all that is free back: bytes released.
+
+        keep_bytes: of what the prefix cache has, as much may stay.
+        """
+        pool, prefix = self.pool, self.scheduler.prefix
+        if prefix:
+            for kind in (BLOCK, WINDOWED, STATE):
+                while self.prefix_cache_bytes() > keep_bytes and prefix.evict(kind, 1):
+                    pass
         return self.runner.release(pool.blocks.free_ids, pool.windowed.free_ids, pool.slots.free_ids)
 
     def _drop_other_threads(self, thread: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_bool, check_keywords
+from oxillama._util.checks import check_bool, check_int, check_keywords
 from oxillama._util.places import Path
 from oxillama._util.signatures import takes
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, SamplingOptions, field_names
@@ -551,16 +551,16 @@ class Engine:
 
     def prefix_cache_bytes(self) -> int:
         """Bytes of KV cache and recurrent states that the prefix cache has; others may use the same ones."""
-        pool = self._core.pool
-        return self._core.runner.cache_bytes(pool.blocks.n_kept, pool.windowed.n_kept, pool.slots.n_kept)
+        return self._core.prefix_cache_bytes()
 
-    def shrink_to_fit(self) -> int:
-        """Forgets what only the prefix cache has, and gives the memory of free blocks back to the operating system.
+    def shrink_to_fit(self, keep_bytes: int = 0) -> int:
+        """Forgets what only the prefix cache has, the least recently used first and until `prefix_cache_bytes` is at
+        most keep_bytes, and gives the memory of free blocks back to the operating system.
 
-        Returns the bytes that left memory: 0 on systems other than Linux, which can't do that at once. It changes no
-        result, and waits for the step under way. Raises EngineClosedError.
+        Returns the bytes that left memory: 0 on systems other than Linux. No result changes. Raises EngineClosedError.
         """
-        return self._core.change(self._core.shrink)
+        most = check_int("keep_bytes", keep_bytes, 0, 1 << 62)
+        return self._core.change(lambda: self._core.shrink(most))
 
     def metrics_snapshot(self) -> MetricsSnapshot:
         """What the engine has done and does, in numbers of one moment between two steps; also after `close`."""

@@ -428,3 +428,98 @@ def test_channels_of_harmony():
     grammar = form.grammar(TOOLS, "required")
     assert grammar.accepts('<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}')
     assert not grammar.accepts("<|channel|>final<|message|>Sunny.")
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("'a\n\tb'", "a\n\tb"),  # as templates write texts, without escapes
+        ('"it\'s\nhere"', "it's\nhere"),
+        (r"'a\nb'", "a\nb"),
+        ("[true, {'a': null}, False]", [True, {"a": None}, False]),
+        ("true", True),
+    ],
+)
+def test_values_of_calls_in_pythons_syntax(written, value):
+    form = ChatFormat.of_template(TEMPLATES["python"])
+    begin = form.calls.opening[0]
+    found, _ = read(form, [f"{begin}weather(city={written}){form.calls.end}"])
+    assert [call.arguments for call in found.tool_calls] == [{"city": value}]
+
+
+@pytest.mark.parametrize(("name", "cut"), [("object", 'Oslo"'), ("tagged", "Oslo")])
+def test_a_call_that_is_cut_off_has_what_was_written(name, cut):
+    form = ChatFormat.of_template(TEMPLATES[name])
+    text = written(TEMPLATES[name], "", [("weather", {"city": "Oslo"})])
+    text = text[: text.index(cut) + 3]
+    found, deltas = read(form, [text])
+    (call,) = found.tool_calls
+    assert (call.name, call.complete) == ("weather", False)
+    assert call.arguments == '{"city": "Osl'
+    (shown,) = found.to_openai()["tool_calls"]
+    assert shown == {"id": call.id, "type": "function", "function": {"name": "weather", "arguments": call.arguments}}
+    assert found.to_openai()["content"] is None
+    assert "".join(d.tool_call.arguments for d in deltas if d.tool_call) == call.arguments
+
+
+@pytest.mark.parametrize("mark", ["think", "ponder"])
+def test_reasoning_is_told_by_what_a_template_cuts(mark):
+    source = (
+        "{% for m in messages %}<|{{ m.role }}|>"
+        "{% if m.role == 'assistant' and not loop.last and '</MARK>' in m.content %}"
+        "{{ m.content.split('</MARK>')[-1] }}{% else %}{{ m.content }}{% endif %}{% endfor %}<|assistant|>"
+    ).replace("MARK", mark)
+    form = ChatFormat.of_template(source)
+    assert form.reasoning == ReasoningFormat(f"<{mark}>", f"</{mark}>")
+    # what isn't cut is no end of reasoning
+    assert ChatFormat.of_template(f"{{# </{mark}ing> #}}" + TEMPLATES["object"]).reasoning is None
+
+
+@pytest.mark.parametrize(
+    ("told", "keys", "end"),
+    [
+        ('<fn>\n{"name": <its-name>, "arguments": <args-json>}\n</fn>', ["name", "arguments"], "</fn>"),
+        ('[CALL]{"parameters": {...}, "function": "NAME"}[/CALL]', ["parameters", "function"], "[/CALL]"),
+    ],
+)
+def test_calls_are_told_by_what_a_template_describes(told, keys, end):
+    source = (
+        "{% if tools %}Tools: {{ tools | tojson }}. Write calls as " + told + " please.{% endif %}"
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}<|assistant|>"
+    )
+    form = ChatFormat.of_template(source)
+    assert [key for key, _, _ in form.calls.shape.keys] == keys
+    assert form.calls.call_end == end
+    values = {"name": '"weather"', "function": '"weather"', "arguments": '{"city": "A"}', "parameters": '{"city": "A"}'}
+    begin = form.calls.call_begin[0]
+    text = begin + "{" + ", ".join(f'"{key}": {values[key]}' for key in keys) + "}" + end
+    found, _ = read(form, ["I look. ", text])
+    assert [(call.name, call.arguments) for call in found.tool_calls] == [("weather", {"city": "A"})]
+    assert form.grammar(TOOLS, "required").accepts(text)
+
+
+_LOOP = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if m.tool_calls %}CALLS{% endif %}<|end|>{% endfor %}"
+_ONE = "{% for c in m.tool_calls %}{% set f = c.function %}CALL{% endfor %}"
+_PYTHON = (
+    "{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ v | tojson }}{{ ', ' if not loop.last }}{% endfor %})"
+)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "<calls>{{ m.tool_calls | tojson }}</calls>",  # with type and id around the object
+        _ONE.replace("CALL", "\nAction: {{ f.name }}\nAction Input: {{ f.arguments | tojson }}"),
+        "<calls>\n" + _ONE.replace("CALL", _PYTHON + "{{ '\n' }}") + "</calls>",  # nothing but lines between
+    ],
+)
+def test_calls_in_other_forms(calls):
+    source = _LOOP.replace("CALLS", calls)
+    form = ChatFormat.of_template(source)
+    for wanted in ([PING], [KELVIN, PEOPLE]):
+        text = written(source, "", wanted).removeprefix("<|assistant|>")
+        found, _ = read(form, [text])
+        assert [(call.name, call.arguments) for call in found.tool_calls] == wanted
+        assert found.content == ""
+        grammar = form.grammar(TOOLS, "required", parallel_tool_calls=len(wanted) > 1)
+        assert grammar.accepts(text.strip())

@@ -71,6 +71,28 @@ def test_reuse(tmp_path, capsys, monkeypatch):
         assert again > closing + 20
 
 
+def test_variants(tmp_path, capsys, monkeypatch):
+    """A template whose marks are its own is read by the same rule; one that is known by its words isn't."""
+    (tmp_path / "conversations.json").write_text(json.dumps(CONVERSATIONS))
+    source = (
+        "{% macro call(f) %}<call>\n{{ {'name': f.name, 'arguments': f.arguments} | tojson }}\n</call>{% endmacro %}"
+        "{% for one in messages %}<turn>{{ one.content }}{% for c in one.tool_calls or [] %}{{ call(c.function) }}"
+        "{% endfor %}{% endfor %}"
+    )
+    known = "{% for one in messages %}<turn>{{ one.content }}{% endfor %}{# <tool_call> </tool_call> #}"
+    for name, template, mark in (("known", known, "tool_call"), ("own", source, "call")):
+        text = f'Well. <{mark}>\n{{"name": "look", "arguments": {{"at": "é"}}}}\n</{mark}>'
+        meant = {"content": "Well.", "calls": [["look", {"at": "é"}]]}
+        answer = {"case": "call", "settings": {"tools": True}, "generation_prompt": "", "text": text, "meant": meant}
+        file = {"template": template, "bos_token": "", "eos_token": "", "outputs": [answer | {"as_meant": True}]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(file | {"template_name": name}))
+    monkeypatch.setattr("sys.argv", ["score", str(tmp_path), "--table", "variants"])
+    program.main()
+    of_known, of_own, _ = [line.split("  ") for line in capsys.readouterr().out.splitlines()[1:4]]
+    assert {cell.strip().partition(" ")[2] for cell in of_own[1:] if cell} == {"2 of 2"}
+    assert "words 1 of 2" in [cell.strip() for cell in of_known]  # nothing is lost, but it isn't read
+
+
 def test_tables_that_there_are_not(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["score", ".", "--table", "nope"])
     with pytest.raises(SystemExit):

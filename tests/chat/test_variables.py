@@ -1,6 +1,7 @@
 """Variables of templates: which they read, and what callers give them."""
 
 import datetime
+import json
 
 import pytest
 
@@ -85,3 +86,26 @@ def test_add_generation_prompt_is_a_bool(value):
         return
     with pytest.raises(ConfigError, match="add_generation_prompt must be"):
         ChatTemplate(SAYS).render(USER, add_generation_prompt=value)
+
+
+_TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+NEEDY = "{{ 'Today is ' + datetime + '. Functions: ' + functions }}" + _TURNS
+
+
+def test_functions_and_the_date_are_given_to_a_template_that_needs_them():
+    template = ChatTemplate(NEEDY)
+    now = datetime.datetime(2026, 1, 15)
+    user = [{"role": "user", "content": "Hi"}]
+    assert template.render(user, now=now) == "Today is Jan 15 2026. Functions: <user>Hi"
+    tools = [{"type": "function", "function": {"name": "é", "parameters": {}}}]
+    text = template.render(user, tools=tools, now=now)
+    assert json.loads(text[text.index("[") : text.index("<user>")]) == tools
+    assert (
+        template.render(user, tools=tools, functions="none", datetime="now") == "Today is now. Functions: none<user>Hi"
+    )
+    # one that has tools itself, and asks whether there are functions
+    other = ChatTemplate(
+        "{% if functions is defined %}{{ datetime }}{% endif %}{{ tools }}" + NEEDY[NEEDY.index("{% for") :]
+    )
+    assert "Functions" not in other.render(user, tools=tools, now=now)
+    assert "Jan" not in other.render(user, tools=tools, now=now)

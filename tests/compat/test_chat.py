@@ -93,9 +93,35 @@ def test_required_tools(caller, stream):
         assert call["function"]["name"] == "f"
         assert json.loads(call["function"]["arguments"])["n"] in (True, False)
     else:
-        *_, call, last = answer
-        assert list(delta(call)["tool_calls"][0]) == ["index", "id", "type", "function"]
+        _, first, *pieces, last = answer
+        (begun,) = delta(first)["tool_calls"]
+        assert list(begun) == ["index", "id", "type", "function"]
+        assert begun["function"] == {"name": "f", "arguments": ""}
+        assert len(pieces) > 2  # while it is written
+        arguments = "".join(delta(piece)["tool_calls"][0]["function"]["arguments"] for piece in pieces)
+        assert json.loads(arguments)["n"] in (True, False)
         assert last["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_by_functions_are_in_function_call(caller, stream):
+    keywords = {"max_tokens": 120, "temperature": 0, "functions": [TOOLS[0]["function"]], "function_call": "required"}
+    answer = caller.create_chat_completion(MESSAGES, stream=stream, **keywords)
+    if not stream:
+        call = answer["choices"][0]["message"]["function_call"]
+    else:
+        pieces = [delta(chunk)["function_call"] for chunk in answer if "function_call" in delta(chunk)]
+        call = {"name": pieces[0]["name"], "arguments": "".join(piece["arguments"] for piece in pieces)}
+    assert call["name"] == "f"
+    assert json.loads(call["arguments"])["n"] in (True, False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_max_tokens_cut_off_ends_with_length(caller, stream):
+    keywords = {"max_tokens": 6, "temperature": 0, "tools": TOOLS, "tool_choice": "required"}
+    answer = caller.create_chat_completion(MESSAGES, stream=stream, **keywords)
+    last = list(answer)[-1] if stream else answer
+    assert last["choices"][0]["finish_reason"] == "length"
 
 
 def test_tools_auto(caller, model):
@@ -239,6 +265,6 @@ def test_other_refusals(model):
         model.create_chat_completion([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}])
     with pytest.raises(TypeError, match="beam"):
         model.create_chat_completion(MESSAGES, beam=3)
-    for name, match in (("functionary", "not supported"), ("unknown", "Invalid chat handler: unknown")):
+    for name, match in (("functionary-v1", "LlamaHFTokenizer"), ("unknown", "Invalid chat handler: unknown")):
         with llama_cpp.Llama(shipped_model(), chat_format=name) as other, pytest.raises(ValueError, match=match):
             other.create_chat_completion(MESSAGES)

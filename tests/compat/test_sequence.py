@@ -188,6 +188,21 @@ def test_caches():
             model.set_cache(3)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_cache_bounds_what_the_engine_keeps(stream):
+    with llama_cpp.Llama(shipped_model()) as model:
+        capacity = None
+        for bound in (None, llama_cpp.LlamaRAMCache(capacity_bytes=1 << 15), llama_cpp.LlamaRAMCache(0)):
+            model.set_cache(bound)
+            answer = model("Once upon a time " * 20, max_tokens=2, stream=stream)
+            list(answer)
+            kept = model.engine.prefix_cache_bytes()
+            assert kept <= (1 << 30 if bound is None else bound.capacity_bytes)
+            assert capacity is None or kept < capacity
+            capacity = kept
+        assert kept == 0
+
+
 @pytest.mark.parametrize(
     ("tokens", "expected"),
     [([1, 2, 3, 1, 2], [3, 1, 2]), ([1, 2, 3], []), ([5, 5], [5]), ([1, 2, 9, 2], [9, 2])],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oxillama.errors import EngineClosedError
+from oxillama.errors import ConfigError, EngineClosedError
 from tests.fakes import assert_idle, core_of, drawn, logits_of, make_engine
 from tests.plain_loop import plain_tokens
 
@@ -36,6 +36,26 @@ def test_what_is_in_use_stays_and_all_else_goes(kept):
     engine.shrink_to_fit()
     assert engine.prefix_cache_bytes() == 0
     assert engine.generate(PROMPT, max_tokens=5, seed=1, ignore_eos=True).token_ids == got
+    assert_idle(engine)
+
+
+@KINDS
+def test_the_least_recently_used_goes_until_little_enough_is_kept(kept):
+    engine = make_engine(context_size=200, **kept)
+    first, second = PROMPT, [9, *PROMPT]
+    for prompt in (first, second):
+        engine.generate(prompt, max_tokens=3, ignore_eos=True)
+    held = engine.prefix_cache_bytes()
+    engine.shrink_to_fit(held)
+    assert engine.prefix_cache_bytes() == held
+    engine.shrink_to_fit(held * 2 // 3)
+    assert held // 3 < engine.prefix_cache_bytes() <= held * 2 // 3
+    core_of(engine).scheduler.prefix.check_invariants()
+    later, earlier = (engine.generate(p, max_tokens=1, ignore_eos=True).cached_tokens for p in (second, first))
+    assert later > 80
+    assert earlier < later or "windows" in kept  # windows move on, and leave little of either
+    with pytest.raises(ConfigError, match="keep_bytes"):
+        engine.shrink_to_fit(-1)
     assert_idle(engine)
 
 

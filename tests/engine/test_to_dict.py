@@ -92,7 +92,8 @@ def test_calls_of_tools():
         "offset": 3, "raw": "<raw>",
     }  # fmt: skip
     assert dumped(broken) == {"type": "broken", "raw": "{", "error": "it is no JSON", "complete": False,
-                              "id": "call00002", "offset": 0, "begun": False}  # fmt: skip
+                              "id": "call00002", "offset": 0, "begun": False, "name": "",
+                              "arguments": ""}  # fmt: skip
     r = ox.Completion("", [], "stop", 1, tool_calls=[call, broken])
     assert dumped(r)["tool_calls"] == [call.to_dict(), broken.to_dict()]
 

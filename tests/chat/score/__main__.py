@@ -11,7 +11,7 @@ from tests.chat.score.grammars import grammars
 from tests.chat.score.outputs import Row, outputs, streams
 
 # Of prompts: modules of this package with a function `table(folder)`, which gives lines.
-PROMPTS = ("prompts", "engine_prompts", "reuse")
+PROMPTS = ("prompts", "engine_prompts", "reuse", "variants")
 # Of answers: functions of a template's recorded answers.
 ANSWERS: dict[str, Callable[[Recorded], Iterator[Row]]] = {
     "outputs": outputs,
