@@ -25,6 +25,7 @@ from oxillama.server.exchange import Exchange
 from oxillama.server.fields import SAMPLING, SERVING
 from oxillama.server.models import Chosen
 from oxillama.server.service import Service
+from oxillama.server.turns import renamed
 
 __all__ = ["Ask", "Run", "engine_options", "limited", "prepare"]
 
@@ -41,7 +42,7 @@ class Ask:
 
     messages: a conversation; None where `prompts` are given, texts or token ids. options: keywords of the engine's
     `chat` or `stream`. n: choices for each prompt. constraint: the field of the request that says what the text must
-    follow.
+    follow. names: the fields that the request has for those of chat completions.
     """
 
     chosen: Chosen
@@ -55,6 +56,7 @@ class Ask:
     parse_special: bool = True
     add_special: bool = True
     constraint: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 class Run:
@@ -114,6 +116,10 @@ def prepare(ask: Ask) -> Run:
 
     Raises ApiError for what can't be served, and errors of the engine that say nothing of the request.
     """
+    return renamed(lambda: _made(ask), ask.names)
+
+
+def _made(ask: Ask) -> Run:
     model = ask.chosen.model
     context = model.ready.engine.context
     assert model.chain is not None

@@ -68,6 +68,8 @@ class ServerConfig:
                                      choices=("openai", "file"))  # fmt: skip
     default: tuple[str, ...] = setting((), "another default of a sampling field", metavar="KEY=VALUE")
     tool_format: str | None = setting(None, "how the model writes calls, if its template doesn't tell", metavar="NAME")
+    reasoning_format: str | None = setting(None, "marks of reasoning, if the template doesn't tell; none leaves it in "
+                                           "the text", metavar="'BEGIN END'")  # fmt: skip
     chat_template: str | None = setting(None, "a Jinja template in place of the model's own", metavar="FILE")
     trust_request_templates: bool = setting(False, "let requests bring templates of their own")
     allow_priority: bool = setting(False, "let requests say their priority")

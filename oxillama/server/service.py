@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from oxillama.chat.shapes import ReasoningFormat
 from oxillama.errors import ConfigError
 from oxillama.server.auth import keys_of
 from oxillama.server.config import ServerConfig
@@ -55,6 +56,7 @@ class Service:
         self.metrics = ServerMetrics()
         self.secret = os.urandom(32)
         self.chat_template = read_template(config.chat_template)
+        self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False
         self.open: set[Underway] = set()
         self._threads = ThreadPoolExecutor(THREADS, "oxillama-prepare")
@@ -100,6 +102,16 @@ class Service:
         """Gives back threads and models."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self.models.close()
+
+
+def read_reasoning(given: str | None) -> ReasoningFormat | str | None:
+    """Engine's `reasoning` for a setting: "none", or the marks as BEGIN END. Raises ConfigError, ToolFormatError."""
+    if given is None or given == "none":
+        return given
+    marks = given.split()
+    if len(marks) != 2:
+        raise ConfigError(f"reasoning_format must be none, or two marks as '<think> </think>', not {given!r:.60}")
+    return ReasoningFormat(*marks)
 
 
 def read_template(path: str | None) -> str | None:

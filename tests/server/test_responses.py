@@ -101,6 +101,9 @@ def test_calls_are_items(configured):
     ({"input": "word " * 2000}, "input"),
     ({"text": {"format": {"type": "json_schema", "schema": {"type": 5}}}}, "text.format"),
     ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+    ({"tools": [{**TOOL, "parameters": {"type": 5}}], "tool_choice": "required"}, "tools[0].parameters"),
+    ({"instructions": "x", "input": [{"role": "user", "content": "y"}, {"type": "function_call", "call_id": "1",
+      "name": "add", "arguments": "{"}]}, "input[1].arguments"),
 ])  # fmt: skip
 def test_what_is_refused(client, fields, param):
     answer = client.post(PATH, {"input": "hi", **fields})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from oxillama.core.results import Chunk, FinishReason
@@ -12,22 +13,20 @@ from oxillama.server.asks import Ask, Run, engine_options, limited
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields import CHAT, SERVING
-from oxillama.server.generating import choices_of, respond, running
+from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import conversation
 from oxillama.server.sse import DONE, Event
+from oxillama.server.turns import Translated, renamed
 
-__all__ = ["chat_completions", "check_stream", "stream_options", "timings_of"]
+__all__ = ["chat_completions", "check_stream", "read_ask", "read_translated", "stream_options", "timings_of"]
 
 _ENGINE = [field for field in CHAT.fields if field.to and field not in SERVING]
 
 
 async def chat_completions(exchange: Exchange) -> None:
     """POST /v1/chat/completions"""
-    values = await exchange.fields(CHAT)
-    chosen = await exchange.service.models.use(values.get("model"))
-    async with running(exchange, chosen, lambda: read_ask(values, exchange, chosen)) as run:
-        await respond(exchange, run, ChatDialect(run, values))
+    await answered(exchange, CHAT, read_ask, ChatDialect)
 
 
 def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
@@ -50,6 +49,12 @@ def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> A
     check_stream(values)
     n = limited("n", values.get("n", 1), config.max_n, "--max-n")
     return Ask(chosen, options, messages, n=n, whole=not values.get("stream"), constraint=constraint)
+
+
+def read_translated(translated: Translated, exchange: Exchange, chosen: Chosen) -> Ask:
+    """What a request of another dialect asks for. Raises ApiError, which names the request's own fields."""
+    ask = renamed(lambda: read_ask(translated.values, exchange, chosen), translated.names)
+    return replace(ask, names=translated.names)
 
 
 def most_tokens(values: Mapping[str, Any]) -> int | None:
