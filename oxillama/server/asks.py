@@ -138,6 +138,9 @@ def _made(ask: Ask) -> Run:
         found = api_error(error, context.context_size)
         if found is None or found is error:
             raise
+        if ask.constraint and found.param in ask.options and found.param in _FORMS.values():
+            found.message = found.message.replace(found.param, ask.constraint)
+            found.param = ask.constraint
         raise found from None
 
 

@@ -93,7 +93,8 @@ def count(exchange: Exchange, run: Run) -> None:
 
 def choices_of(run: Run, most_calls: int | None = None) -> list[Choice]:
     """Empty choices of a run."""
-    return [Choice(i, DeltaReader(most_calls)) for i in range(len(run.requests))]
+    stop_ids = run.ask.options.get("stop_token_ids", ())
+    return [Choice(i, DeltaReader(most_calls), stop_ids) for i in range(len(run.requests))]
 
 
 async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:

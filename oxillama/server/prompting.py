@@ -115,28 +115,36 @@ def use_tools(tools: list[dict[str, Any]], choice: Any, options: dict[str, Any],
                 f"tools[{i}].function.name", f"tools[{i}].function.name is that of an earlier tool: {name!r}"
             )
     wanted: Any = choice or "auto"
+    allowed = names
     if isinstance(choice, Mapping):
-        tools, wanted = _chosen(tools, names, choice)
-    asked = [i for i, tool in enumerate(tools) if _is_asked(tool, wanted)]
+        allowed, wanted = _chosen(names, choice)
+    asked = [i for i, tool in enumerate(tools) if _is_asked(tool, wanted, allowed)]
     options["tools"] = [_holdable(tool, i in asked, f"tools[{i}]", exchange) for i, tool in enumerate(tools)]
-    if wanted != "auto":
+    if choice == {"type": "function", "function": {"name": wanted}} and wanted in ("auto", "required", "none"):
+        wanted = "required"
+        options["parallel_tool_calls"] = False  # it is the name of a tool: one call of what is allowed
+        options["tool_choice"] = {"type": "allowed_tools", "mode": "required", "tools": [choice]}
+    elif isinstance(choice, Mapping) and choice["type"] == "allowed_tools":
+        options["tool_choice"] = choice  # the model sees the others too, so that its prompt stays the same
+    elif wanted != "auto":
         options["tool_choice"] = wanted
     if exchange.service.config.tool_format is not None and wanted != "none":
         options["tool_format"] = exchange.service.config.tool_format
 
 
-def _chosen(tools: list[dict[str, Any]], names: list[str], choice: Mapping[str, Any]) -> tuple[list[Any], str]:
-    """The tools that a choice leaves, and the engine's word for it."""
+def _chosen(names: list[str], choice: Mapping[str, Any]) -> tuple[list[str], str]:
+    """Names of the tools that a choice allows, and its word: a mode or a name."""
     kind = choice["type"]
     if kind not in choice:
         raise bad_value(f"tool_choice.{kind}", f"tool_choice.{kind} is missing", "missing_parameter")
     if kind == "function":
         _check_known("tool_choice.function.name", choice["function"]["name"], names)
-        return tools, choice["function"]["name"]
+        name = choice["function"]["name"]
+        return [name], name
     allowed = [one["function"]["name"] for one in choice["allowed_tools"]["tools"]]
     for i, name in enumerate(allowed):
         _check_known(f"tool_choice.allowed_tools.tools[{i}].function.name", name, names)
-    return [t for t in tools if t["function"]["name"] in allowed], choice["allowed_tools"]["mode"]
+    return allowed, choice["allowed_tools"]["mode"]
 
 
 def _check_known(place: str, name: str, names: list[str]) -> None:
@@ -144,9 +152,10 @@ def _check_known(place: str, name: str, names: list[str]) -> None:
         raise bad_value(place, f"{place} must be one of {', '.join(names)}, not {name!r}")
 
 
-def _is_asked(tool: Mapping[str, Any], wanted: str) -> bool:
+def _is_asked(tool: Mapping[str, Any], wanted: str, allowed: list[str]) -> bool:
     """Whether arguments that can't be held to the schema are an error."""
-    return wanted == "required" or wanted == tool["function"]["name"] or bool(tool["function"].get("strict"))
+    own = tool["function"]
+    return (own["name"] in allowed and wanted not in ("auto", "none")) or bool(own.get("strict"))
 
 
 @lru_cache(maxsize=256)

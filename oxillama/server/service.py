@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from oxillama.chat.shapes import ReasoningFormat
+from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError
 from oxillama.server.auth import keys_of
 from oxillama.server.config import ServerConfig
@@ -55,6 +56,8 @@ class Service:
         self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
         self.secret = os.urandom(32)
+        if config.tool_format not in (None, "text"):
+            find_format(config.tool_format)  # raises for a name of none
         self.chat_template = read_template(config.chat_template)
         self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False

@@ -110,6 +110,33 @@ def test_omitted_thinking_is_not_shown(thinking):
     assert set(kinds) == {"text_delta"}
 
 
+def test_tokens_of_reasoning_are_hidden_with_it(thinking):
+    client = thinking(SWITCH)
+    fields = {"max_tokens": 24, "temperature": 0, "reasoning_budget": 5, "logprobs": True, "return_token_ids": True}
+    shown = client.post(CHAT, messages=HI, **fields).json["choices"][0]
+    answer = client.post(CHAT, messages=HI, include_reasoning=False, **fields).json
+    hidden = answer["choices"][0]
+    assert "reasoning_content" not in hidden["message"]
+    texts = [one["token"] for one in hidden["logprobs"]["content"]]
+    assert "".join(texts) == hidden["message"]["content"] == shown["message"]["content"] != ""
+    n = len(hidden["token_ids"])
+    assert hidden["token_ids"] == shown["token_ids"][-n:]
+    assert n == len(texts) < len(shown["token_ids"]) == answer["usage"]["completion_tokens"]
+    events = client.post(CHAT, messages=HI, include_reasoning=False, stream=True, **fields).events
+    parts = [data["choices"][0] for _, data in events if data != "[DONE]"]
+    assert [token for part in parts for token in part.get("token_ids", ())] == hidden["token_ids"]
+    entries = [one for part in parts for one in (part["logprobs"] or {"content": []})["content"]]
+    assert entries == hidden["logprobs"]["content"]
+
+
+def test_log_probabilities_of_responses_are_those_of_the_text(thinking):
+    client = thinking(SWITCH)
+    fields = {"max_output_tokens": 24, "temperature": 0, "reasoning_budget": 5}
+    answer = client.post(RESPONSES, input="hi", include=["message.output_text.logprobs"], **fields).json
+    part = answer["output"][1]["content"][0]
+    assert "".join(one["token"] for one in part["logprobs"]) == part["text"] != ""
+
+
 def test_contradictions_are_refused(thinking):
     client = thinking(SWITCH)
     error = client.post(CHAT, messages=HI, thinking=OFF, chat_template_kwargs={"enable_thinking": True}).error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxillama.core.results import Chunk
-from oxillama.server.answers import Choice, logprob_of, usage_of
+from oxillama.server.answers import Choice, content_tokens, logprob_of, usage_of
 from oxillama.server.asks import Ask, Run
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
@@ -117,6 +117,7 @@ class ResponseDialect:
         return [self._event(f"response.{name}", response=body) for name in ("created", "in_progress")]
 
     def step(self, index: int, chunk: Chunk) -> list[Event]:
+        begun = bool(self.choices[index].texts)
         delta = self.choices[index].add(chunk)
         events: list[Event] = []
         if delta.reasoning:
@@ -124,8 +125,9 @@ class ResponseDialect:
             events += opened
             item["content"][0]["text"] += delta.reasoning
             events.append(self._part_event("response.reasoning_text.delta", delta=delta.reasoning))
-        logprobs = [logprob_of(one) for one in chunk.logprobs or ()]
         if delta.text:
+            own = content_tokens(chunk, self.run.tokenizer.token_bytes, begun)
+            logprobs = [logprob_of(one) for one in (chunk.logprobs or [])[own]]
             item, opened = self._item("message")
             events += opened
             item["content"][0]["text"] += delta.text
@@ -141,6 +143,8 @@ class ResponseDialect:
             if call.arguments:
                 self.output[-1]["arguments"] += call.arguments
                 events.append(self._item_event("response.function_call_arguments.delta", delta=call.arguments))
+        if delta.cut:
+            events += self._close("incomplete")
         return events
 
     def add(self, index: int, chunk: Chunk) -> None:
