@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama._util.float_text import json_of
 from oxillama.core.async_requests import CoroutineBell
 from oxillama.core.embedding import embedding_requests, ranking_requests, read_pairs
 from oxillama.server.errors import bad_value
@@ -43,20 +44,19 @@ async def embeddings(exchange: Exchange) -> None:
         return embedding_requests(context, listed, pooling, options, bell)
 
     def shape(vectors: Any, n_tokens: int) -> bytes:
-        data = [{"object": "embedding", "index": i, "embedding": as_field(vector, values)}
-                for i, vector in enumerate(vectors)]  # fmt: skip
+        text = as_base64 if values.get("encoding_format") == "base64" else json_of
+        data = b",".join(b'{"object":"embedding","index":%d,"embedding":%b}' % (i, text(vector))
+                         for i, vector in enumerate(vectors))  # fmt: skip
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-        return dumped({"object": "list", "data": data, "model": chosen.name, "usage": usage})
+        rest = dumped({"model": chosen.name, "usage": usage})
+        return b'{"object":"list","data":[%b],%b' % (data, rest[1:])
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
 
-def as_field(vector: NDArray[np.float32], values: Mapping[str, Any]) -> str | list[float]:
-    """An embedding as numbers, or as base64 of their bytes."""
-    if values.get("encoding_format") == "base64":
-        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-    found: list[float] = vector.tolist()
-    return found
+def as_base64(vector: NDArray[np.float32]) -> bytes:
+    """A JSON string: base64 of the numbers' bytes."""
+    return b'"%b"' % base64.b64encode(vector.astype("<f4", copy=False).data)
 
 
 def adapters_of(chosen: Chosen) -> dict[str, Any]:
