@@ -162,7 +162,7 @@ def _prompt(ask: Ask, name: str, prompt: Any) -> tuple[list[int], str]:
             raise bad_value("suffix", f"suffix: {error}", "unsupported_parameter") from None
     if not isinstance(prompt, str):
         ids = factory.ids(name, prompt)
-        return ids, factory.echo(prompt, ids)
+        return ids, factory.echo(prompt, ids) if ask.echo else ""
     check_length(tokenizer, name, prompt, engine.context_size, parse_special=ask.parse_special)
     ids = tokenizer.encode(prompt, add_special=ask.add_special, parse_special=ask.parse_special)
     if not ids:
