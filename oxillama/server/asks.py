@@ -250,6 +250,10 @@ def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Excha
         content = values["prediction"]["content"]
         texts = [content] if isinstance(content, str) else [part["text"] for part in content]
         options["draft"] = PromptLookup(texts=texts)
+    elif "draft" not in values and chosen.model.draft is not None:
+        options["draft"] = chosen.model.draft
+        if chosen.model.num_speculative is not None:
+            options["num_speculative"] = chosen.model.num_speculative
     elif values.get("draft", "off") != "off":
         options["draft"] = values["draft"]
     if "num_speculative" in values:

@@ -22,6 +22,8 @@ from oxillama.kernels import _table
 from oxillama.sampling import SamplerChain
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
+from oxillama.server.memory import is_short_of
+from oxillama.speculative.draft_model import DraftModel, check_same_vocabulary
 
 __all__ = ["PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
 
@@ -39,12 +41,17 @@ class ServedModel:
     """A model under its name.
 
     load: what gives its engine; None for one that was loaded before. state: "idle" before it is needed. created: Unix
-    seconds. adapters: names of those that are served as "NAME:ADAPTER" and "ADAPTER".
+    seconds. weights: bytes that loading takes. draft, num_speculative: of requests that name none; load_draft: what
+    gives the draft, where it is a model.
     """
 
     id: str
     engine: AsyncEngine | None = None
     load: Loader | None = None
+    weights: int = 0
+    draft: Literal["lookup", "grammar"] | DraftModel | None = None
+    load_draft: Callable[[], DraftModel] | None = None
+    num_speculative: int | None = None
     aliases: tuple[str, ...] = ()
     at_start: bool = True
     state: State = "idle"
@@ -109,7 +116,8 @@ class Models:
                 return
             model.state = "loading"
             try:
-                engine = await asyncio.to_thread(model.load)
+                engine, draft = await asyncio.to_thread(loaded_with_draft, model.load, model.load_draft)
+                model.draft = draft or model.draft
                 self._loaded(model, AsyncEngine(engine))
             except (OxiLlamaError, OSError, MemoryError) as error:
                 model.state = "failed"
@@ -125,15 +133,22 @@ class Models:
         async with model.lock:
             if model.engine is None or model.load is None or model.n_open:
                 return
-            engine, model.engine, model.state = model.engine, None, "idle"
-            await engine.close()
+            model.state = "idle"
+            await self._close(model)
 
     async def close(self) -> None:
         """Closes the engines that were loaded here."""
         for model in self.all.values():
             if model.engine is not None and model.load is not None:
-                await model.engine.close()
-                model.engine = None
+                await self._close(model)
+
+    @staticmethod
+    async def _close(model: ServedModel) -> None:
+        engine, model.engine = model.ready, None
+        await engine.close()
+        if isinstance(model.draft, DraftModel):  # after the engine, whose requests use it until they end
+            model.draft.close()
+            model.draft = None
 
     @property
     def is_ready(self) -> bool:
@@ -179,11 +194,12 @@ class Models:
         return self.find(name)  # an adapter is known now
 
     async def _make_room(self, wanted: ServedModel) -> None:
-        """Unloads the least recently used idle models, so that there are no more than `models_max`."""
+        """Unloads the least recently used idle models, so that there are no more than `models_max`, and while memory
+        is short of what the one that is wanted takes."""
         most = self._config.models_max
         loaded = [m for m in self.all.values() if m.engine is not None and m is not wanted]
         for model in sorted(loaded, key=lambda m: m.used_at):
-            if not most or len(loaded) < most:
+            if not (most and len(loaded) >= most) and not is_short_of(wanted.weights):
                 return
             await self.unload(model)
             loaded = [m for m in loaded if m.engine is not None]
@@ -203,6 +219,22 @@ class Models:
             for adapter in model.engine.engine.loras if model.engine is not None else ():
                 found.append(described(model, f"{model.id}:{adapter}", model.id))
         return found
+
+
+def loaded_with_draft(load: Loader, load_draft: Callable[[], DraftModel] | None) -> tuple[Engine, DraftModel | None]:
+    """An engine and its draft, both or none of them. Raises what loading raises, ConfigError for another vocabulary."""
+    engine = load()
+    draft = None
+    try:
+        if load_draft is not None:
+            draft = load_draft()
+            check_same_vocabulary(draft.tokenizer, engine.tokenizer)
+    except BaseException:
+        engine.close()
+        if draft is not None:
+            draft.close()
+        raise
+    return engine, draft
 
 
 def default_chain(engine: Engine, config: ServerConfig) -> SamplerChain:
