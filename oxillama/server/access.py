@@ -72,7 +72,6 @@ def note(exchange: Exchange) -> None:
     for kind, n in (("prompt", tally.prompt_tokens), ("completion", tally.completion_tokens)):
         if n:
             service.metrics.used(exchange.key.name, kind, n)
-    service.gate.spend(exchange.key, tally.prompt_tokens + tally.completion_tokens)
     if not log.isEnabledFor(logging.INFO):
         return
     line: dict[str, Any] = {

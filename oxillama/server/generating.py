@@ -71,13 +71,14 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -
             tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
             run = None
             try:
-                run = await service.elsewhere(lambda: prepare(make()))
+                run = await exchange.elsewhere(lambda: prepare(make()))
                 run.begin()
                 yield run
             finally:
                 if run is not None:
                     run.leave()
                     count(exchange, run)
+                service.gate.spend(exchange.key, tally.prompt_tokens + tally.completion_tokens)
 
 
 def count(exchange: Exchange, run: Run) -> None:
@@ -107,7 +108,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
         if run.requests[0].scores is None:
             await exchange.json(dialect.whole())
         else:  # thousands of entries, maybe, which take longer than other requests are to wait
-            body = await exchange.service.elsewhere(lambda: dumped(dialect.whole()))
+            body = await exchange.elsewhere(lambda: dumped(dialect.whole()))
             await exchange.answer(body, "application/json")
         return
     config = exchange.service.config

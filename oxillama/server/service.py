@@ -62,11 +62,15 @@ class Service:
         self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False
         self.open: set[Underway] = set()
+        self._preparing: dict[str, asyncio.Semaphore] = {}  # by the names of keys
         self._threads = ThreadPoolExecutor(THREADS, "oxillama-prepare")
 
-    async def elsewhere(self, make: Callable[[], T]) -> T:
-        """make(), in another thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+    async def elsewhere(self, make: Callable[[], T], key: str) -> T:
+        """make(), in another thread. Of several keys, none has more than half of the threads at a time."""
+        if len(self.keys) < 2:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+        async with self._preparing.setdefault(key, asyncio.Semaphore(THREADS // 2)):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, make)
 
     def reload_keys(self) -> None:
         """Reads the key files again; those that are wrong change nothing. Raises ConfigError."""

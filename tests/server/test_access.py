@@ -44,6 +44,7 @@ def test_tokens_of_a_minute(keyed):
     answer = keyed.post("/v1/chat/completions", asked, headers)
     assert (answer.status, answer.error["code"], answer.error["type"]) == (429, "rate_limited", "rate_limit_error")
     assert 1 <= int(answer.headers["retry-after"]) <= 60
+    assert answer.headers["x-ratelimit-remaining-tokens"] == "0"
     assert keyed.post("/v1/chat/completions", asked, {"x-api-key": KEY}).status == 200
 
 

@@ -63,7 +63,7 @@ async def count_tokens(exchange: Exchange, translate: Callable[[], Translated], 
         return len(ids)
 
     with chosen.in_use():
-        return await exchange.service.elsewhere(count)
+        return await exchange.elsewhere(count)
 
 
 async def kept_response(exchange: Exchange) -> None:

@@ -32,7 +32,7 @@ async def tokenize(exchange: Exchange) -> None:
         return found
 
     with chosen.in_use():
-        found = await exchange.service.elsewhere(lambda: engine_errors(make, chosen))
+        found = await exchange.elsewhere(lambda: engine_errors(make, chosen))
     await exchange.json(found)
 
 
@@ -62,7 +62,7 @@ async def detokenize(exchange: Exchange) -> None:
         return engine.tokenizer.decode(check_tokens("tokens", values["tokens"], engine.tokenizer.n_vocab))
 
     with chosen.in_use():
-        text = await exchange.service.elsewhere(lambda: engine_errors(make, chosen))
+        text = await exchange.elsewhere(lambda: engine_errors(make, chosen))
     await exchange.json({"prompt": text})
 
 
