@@ -83,6 +83,7 @@ class ServerConfig:
     log_format: str = setting("text", "of the access log", choices=("text", "json"))
     log_level: str = setting("info", "least level that is logged", choices=("debug", "info", "warning", "error"))
     log_content: bool = setting(False, "log prompts and answers")
+    otel: bool = setting(False, "spans of requests for OpenTelemetry, whose API is the extra `otel`")
     models_max: int = setting(0, "models in memory at a time; 0: all", most=1 << 16)
     idle_unload: float = setting(0.0, "seconds without a request after which a model leaves memory; 0: never")
 

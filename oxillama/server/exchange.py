@@ -36,6 +36,7 @@ class Tally:
         self.model = "-"
         self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
         self.first_token: float | None = None
+        self.max_tokens: int | None = None
         self.queued = 0.0
         self.finish_reason = "-"
         self.content: str | None = None

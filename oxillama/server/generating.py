@@ -72,6 +72,7 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -
             run = None
             try:
                 run = await exchange.elsewhere(lambda: prepare(make()))
+                tally.max_tokens = run.ask.options.get("max_tokens")
                 run.begin()
                 yield run
             finally:
