@@ -8,7 +8,7 @@ from oxillama.sampler_config import MAX_TOKEN
 from oxillama.server.fields import CHAT, IDS, MODEL, accepted, refused
 from oxillama.server.kinds import Boolean, Choice, Either, Field, Integer, ListOf, Record, Text
 
-__all__ = ["DETOKENIZE", "EMBEDDINGS", "OF_MESSAGES", "RERANK", "SCORE", "TOKENIZE"]
+__all__ = ["CLASSIFY", "DETOKENIZE", "EMBEDDINGS", "OF_MESSAGES", "RERANK", "SCORE", "TOKENIZE"]
 
 MAX_TEXTS = 1 << 16
 TEXTS = Either({"string": Text(1), "array": ListOf(Text(1), MAX_TEXTS, 1)})
@@ -42,6 +42,12 @@ RERANK = Record((
     refused("max_chunks_per_doc", "documents are read whole"),
     refused("rank_fields", "documents are texts"),
     refused("truncate_prompt_tokens", "shorten the documents"),
+    USER,
+))  # fmt: skip
+CLASSIFY = Record((
+    MODEL,
+    Field("input", INPUT, "a text, token ids, or a list of these", required=True),
+    refused("truncate_prompt_tokens", "shorten the text"),
     USER,
 ))  # fmt: skip
 SCORE = Record((
