@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from oxillama._util.checks import nearest
+from oxillama.chat.format import ChatFormat
 from oxillama.config import SamplerConfig, field_names
 from oxillama.core.prompts import make_chain
 from oxillama.engine.async_engine import AsyncEngine
@@ -41,8 +42,8 @@ class ServedModel:
     """A model under its name.
 
     load: what gives its engine; None for one that was loaded before. state: "idle" before it is needed. created: Unix
-    seconds. weights: bytes that loading takes. draft, num_speculative: of requests that name none; load_draft: what
-    gives the draft, where it is a model.
+    seconds. weights: bytes that loading takes. calls: whether it is known how it calls tools. draft, num_speculative:
+    of requests that name none; load_draft: what gives the draft, where it is a model.
     """
 
     id: str
@@ -60,6 +61,7 @@ class ServedModel:
     n_open: int = 0
     chain: SamplerChain | None = None
     fingerprint: str = ""
+    calls: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -126,6 +128,7 @@ class Models:
     def _loaded(self, model: ServedModel, engine: AsyncEngine) -> None:
         model.chain = default_chain(engine.engine, self._config)
         model.fingerprint = fingerprint_of(engine.engine)
+        model.calls = writes_calls(engine.engine, self._config)
         model.engine, model.state, model.used_at = engine, "ready", time.monotonic()
 
     async def unload(self, model: ServedModel) -> None:
@@ -274,6 +277,15 @@ def capabilities(engine: Engine) -> list[str]:
     return found + ["rerank"] * (engine.context.classifier is not None)
 
 
+def writes_calls(engine: Engine, config: ServerConfig) -> bool:
+    """Whether it is known how the model calls tools."""
+    source = engine.tokenizer.chat_templates.get("tool_use", engine.tokenizer.chat_template)
+    if config.chat_template is not None or config.tool_format is not None or source is None:
+        return config.tool_format not in (None, "text")
+    form = ChatFormat.of_template(source)
+    return form.calls is not None or form.harmony
+
+
 def described(model: ServedModel, name: str, parent: str | None) -> dict[str, Any]:
     """One entry of `GET /v1/models`."""
     own: dict[str, Any] = {"state": model.state, "parent": parent}
@@ -286,7 +298,7 @@ def described(model: ServedModel, name: str, parent: str | None) -> dict[str, An
             "name": spec.name,
             "file_type": metadata.get("general.file_type"),
             "embedding_size": spec.n_embd,
-            "capabilities": capabilities(engine),
+            "capabilities": [*capabilities(engine), *(["tools"] if model.calls else [])],
             "defaults": {n: getattr(config, n) for n in ("temperature", "top_p", "top_k", "min_p")},
         }
     base = {"id": name, "object": "model", "created": model.created, "owned_by": "oxillama", "parent": parent}
