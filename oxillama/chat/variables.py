@@ -8,12 +8,12 @@ from typing import Any
 from oxillama._util.json_values import json_value
 from oxillama.errors import TemplateVariableError
 
-__all__ = ["check_variables", "effort_variable", "needed_variables", "thinking_switch"]
+__all__ = ["EFFORT_VARIABLES", "check_variables", "effort_variable", "needed_variables", "thinking_switch"]
 
 # Variables that rendering gives by itself.
 _GIVEN = ("messages", "tools", "add_generation_prompt", "continue_final_message", "bos_token", "eos_token")
 # Names under which templates read how much a model is to think.
-_EFFORTS = ("reasoning_effort", "thinking_effort", "reasoning_strength")
+EFFORT_VARIABLES = ("reasoning_effort", "thinking_effort", "reasoning_strength")
 # Variables by which templates let a model think or not: (name, value if it does, value if it doesn't).
 _SWITCHES: tuple[tuple[str, Any, Any], ...] = (
     ("enable_thinking", True, False),
@@ -56,7 +56,7 @@ def effort_variable(effort: object, read: Iterable[str]) -> dict[str, str]:
     if not isinstance(effort, str) or not effort:
         raise TemplateVariableError(f"reasoning_effort must be a string of at least one character, not {effort!r:.60}")
     names = frozenset(read)
-    found = next((name for name in _EFFORTS if name in names), None)
+    found = next((name for name in EFFORT_VARIABLES if name in names), None)
     if found is None:
         raise TemplateVariableError(f"the chat template reads no variable 'reasoning_effort'; {_listed(names)}")
     return {found: effort}

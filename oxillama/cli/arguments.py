@@ -103,6 +103,10 @@ def make_parser() -> argparse.ArgumentParser:
     thinks.add_argument("--think", action="store_true", default=None, help="let the model think before it answers")
     thinks.add_argument("--no-think", action="store_false", dest="think", help="let it answer at once")
     chat.add_argument("--tools", metavar="FILE", help="JSON list of functions it may call; you type what they return")
+    formats = "hermes, qwen, mistral, mistral-args, llama3; or text"
+    chat.add_argument(
+        "--tool-format", metavar="NAME", help=f"how it writes calls, if its template doesn't tell: {formats}"
+    )
     add_text_options(chat)
     info = add("info", "tools", "Tell what is in a GGUF file.")
     info.add_argument("file", nargs="?", metavar="FILE", help="the same as -m FILE")

@@ -9,19 +9,21 @@ import io
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from oxillama._util.checks import is_unicode
+from oxillama._util.checks import check_choice, is_unicode
 from oxillama._util.signals import DeferredInterrupt
 from oxillama.chat.calls import read_json
 from oxillama.chat.dispatch import read_tools
+from oxillama.chat.tool_format import FORMATS
 from oxillama.cli.dialogue import Dialogue, note
 from oxillama.cli.files import read_text_file
 from oxillama.cli.options import draft_options, load_engine, text_options
 from oxillama.cli.values import pairs
 from oxillama.core.chat import template_for
 from oxillama.core.options import PromptOptions, read_options
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, ToolFormatError
 from oxillama.gguf.values import printable
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ HELP = """\
 /reset         forgets everything but the system message
 /exit, /quit   leaves, as Ctrl-D does
 Ctrl-C         stops an answer, of which counts what was said; at the prompt, a new line; twice, leaves
-Other lines are messages."""
+Other lines are messages, or what a call returned, which may be nothing."""
 
 
 def chat(args: argparse.Namespace) -> int:
@@ -50,8 +52,12 @@ def chat(args: argparse.Namespace) -> int:
         opening = [{"role": "system", "content": args.system}] if args.system else []
         if args.think is not None:
             template = template_for(engine.tokenizer, prompt.get("tools"), prompt.get("chat_template"))
-            prompt["template_kwargs"] = template.thinking(args.think) | dict(prompt.get("template_kwargs") or {})
-        dialogue = Dialogue(engine, options, opening, prompt, interactive=terminal)
+            prompt["template_kwargs"] = with_switch(args.think, template.thinking(args.think), prompt)
+        try:
+            dialogue = Dialogue(engine, options, opening, prompt, interactive=terminal, tool_format=args.tool_format)
+        except ToolFormatError as error:
+            what, _, known = str(error).partition(": give tool_format=")
+            raise ConfigError(f"{what}: give --tool-format {known}") from None
         if terminal:
             with DeferredInterrupt(), contextlib.suppress(ImportError):  # input() edits lines with it, if it is there
                 importlib.import_module("readline")
@@ -68,6 +74,10 @@ def prompt_options(args: argparse.Namespace) -> PromptOptions:
         found["chat_template"] = read_text_file("--chat-template", args.chat_template)
     if args.template_kwarg:
         found["template_kwargs"] = pairs("--template-kwarg", args.template_kwarg)
+    if args.tool_format is not None:
+        check_choice("--tool-format", args.tool_format, (*FORMATS, "text"))
+        if args.tools is None:
+            raise ConfigError("--tool-format is for calls of tools: give --tools too")
     if args.tools is not None:
         try:
             found["tools"] = read_json(read_text_file("--tools", args.tools))
@@ -75,6 +85,16 @@ def prompt_options(args: argparse.Namespace) -> PromptOptions:
             raise ConfigError(f"--tools {args.tools} must be a JSON list of functions: {error}") from None
         read_tools(found["tools"])
     return found
+
+
+def with_switch(thinks: bool, switch: Mapping[str, Any], prompt: PromptOptions) -> dict[str, Any]:
+    """Variables of the template with that of --think. Raises ConfigError for a --template-kwarg that contradicts it."""
+    given = dict(prompt.get("template_kwargs") or {})
+    for name, value in switch.items():
+        if given.get(name, value) != value:
+            flag = "--think" if thinks else "--no-think"
+            raise ConfigError(f"{flag} is given, and --template-kwarg {name}={given[name]!r} says otherwise: give one")
+    return given | dict(switch)
 
 
 def greeting(engine: Engine) -> str:
@@ -145,7 +165,7 @@ def read_line() -> str | None:
 def obey(dialogue: Dialogue, line: str) -> tuple[bool, bool]:
     """Runs a line: whether to continue, and whether it succeeded."""
     match line.strip():
-        case "":
+        case "" if not dialogue.awaits_result:
             pass
         case "/exit" | "/quit":
             return False, True

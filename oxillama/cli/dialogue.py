@@ -36,15 +36,24 @@ class Dialogue:
 
     opening: messages that stand before all others, and stay. prompt: options of the prompts; if there are tools, the
     messages behind a call are what it returned. interactive: Ctrl-C ends an answer alone, and not the program.
+    tool_format: how calls are written, if the template doesn't tell.
 
     Raises ChatTemplateError if there is no template or it doesn't compile, ToolFormatError if it isn't known how calls
     are written, GrammarError for what answers can't follow, GenerateError if the model has an encoder.
     """
 
     def __init__(
-        self, engine: Engine, options: TextOptions, opening: Messages, prompt: PromptOptions, *, interactive: bool
+        self,
+        engine: Engine,
+        options: TextOptions,
+        opening: Messages,
+        prompt: PromptOptions,
+        *,
+        interactive: bool,
+        tool_format: str | None = None,
     ) -> None:
         self._conversation = engine.conversation()
+        self._answers = AnswerOptions(prompt.get("tools"), tool_format=tool_format)
         self._engine, self._options, self._prompt = engine, options, prompt
         engine._factory.prepare(self._with_tools([{"role": "user", "content": "?"}]))
         self._open_calls: list[ToolCall] = []
@@ -60,6 +69,11 @@ class Dialogue:
         self._messages = list(self._opening)
         self._open_calls = []
         self._conversation.reset()
+
+    @property
+    def awaits_result(self) -> bool:
+        """Whether the next message is what a call returned."""
+        return bool(self._open_calls)
 
     def answer(self, text: str) -> bool:
         """Prints the answer to a message. False if there is none, which is reported, or if it isn't complete.
@@ -128,7 +142,7 @@ class Dialogue:
 
     def _with_tools(self, messages: Messages) -> TextOptions:
         """The options, with calls looked for in the answer to messages."""
-        use = reading_of(self._engine.tokenizer, messages, self._prompt, AnswerOptions(self._prompt.get("tools")))
+        use = reading_of(self._engine.tokenizer, messages, self._prompt, self._answers)
         return self._options if use is None else replace(self._options, tool_use=use)
 
     def _limited(self, options: TextOptions, n_prompt: int) -> TextOptions:

@@ -14,10 +14,11 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import oxillama
-from oxillama._util.checks import nearest
+from oxillama._util.checks import check_int, nearest
 from oxillama.cli.files import model_file, named_file
-from oxillama.cli.options import engine_options
+from oxillama.cli.options import NAMED, engine_options
 from oxillama.config import EngineConfig, field_names
+from oxillama.core.draft_options import MAX_SPECULATIVE
 from oxillama.server.config import ServerConfig, from_environment, from_file, from_texts, shown_default
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     group.description = "Also as OXILLAMA_SERVE_NAME in the environment, and in [server] of a file."
     group.add_argument("--config", metavar="FILE", help="TOML with [server], and [[model]] for each model")
+    group.add_argument("--draft", metavar="FILE", help="a smaller model with the same tokens; or lookup, or grammar")
+    group.add_argument("--num-speculative", type=int, metavar="N", help="draft tokens at a time, at most; default 4")
     group.add_argument("--check-config", action="store_true", help="print the settings, and serve nothing")
     for one in fields(ServerConfig):
         text, default = one.metadata["text"], one.default
@@ -60,8 +63,10 @@ def serve(args: argparse.Namespace) -> int:
         print(json.dumps({"server": known, "models": models}, indent=2, default=str))
         return 0
     process = importlib.import_module("oxillama.server.serve")
-    app = server.create_app({model.id: model for model in _served(args, models)}, config)
+    served = _served(args, models)
+    app = server.create_app({model.id: model for model in served}, config)
     process.check_exposure(config, bool(app.service.keys))
+    importlib.import_module("oxillama.server.memory").check_memory({m.id: m.weights for m in served if m.at_start})
     made = process.bound(config)
     with _log_on_stderr(config.log_level):
         process.ServerProcess(app, config).serve_on(made)
@@ -96,7 +101,10 @@ def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[Serv
         path = options["model_path"]
         check_file("--model", path)
         name = "oxillama-default" if path is None else os.path.basename(path).removesuffix(".gguf")
-        return [ServedModel(name, load=loader(options, _adapters(args)))]
+        drafts = _drafts("--draft", args.draft, "--num-speculative", args.num_speculative, options)
+        return [ServedModel(name, load=loader(options, _adapters(args)), **drafts)]
+    if args.draft is not None or args.num_speculative is not None:
+        raise oxillama.ConfigError("--draft and --num-speculative are not for models of a file: give them there")
     if args.model is not None:
         raise oxillama.ConfigError("--model and [[model]] of the file are both given: give one of them")
     return [_of_table(i, table) for i, table in enumerate(tables)]
@@ -124,7 +132,33 @@ def _stem(path: str) -> str:
     return os.path.basename(os.path.normpath(path)).removesuffix(".gguf")
 
 
-_OWN = ("id", "path", "aliases", "load", "lora")
+_OWN = ("id", "path", "aliases", "load", "lora", "draft", "num_speculative")
+
+
+def _drafts(name: str, given: Any, place: str, number: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Fields of `ServedModel` for a draft, and the bytes of all weights. Raises ConfigError, which names the place."""
+    from oxillama.server.memory import weight_bytes
+
+    path = options["model_path"]
+    weights = 0 if path is None or options.get("offload") is not None else weight_bytes(path)
+    if given is None:
+        if number is not None:
+            raise oxillama.ConfigError(f"{place} is given without {name}, of whose tokens it is the number")
+        return {"weights": weights}
+    if not isinstance(given, str):
+        raise oxillama.ConfigError(f"{name} must be a file, or one of {', '.join(NAMED)}, not {given!r:.60}")
+    if number is not None:
+        check_int(place, number, 0, MAX_SPECULATIVE)
+    if given in NAMED:
+        return {"weights": weights, "draft": given, "num_speculative": number}
+    file = named_file(name, given)
+    check_file(name, file)
+    threads = options.get("num_threads")
+    return {
+        "weights": weights + weight_bytes(file),
+        "load_draft": lambda: oxillama.DraftModel(file, num_threads=threads),
+        "num_speculative": number,
+    }
 
 
 def _of_table(i: int, table: dict[str, Any]) -> ServedModel:
@@ -154,7 +188,9 @@ def _of_table(i: int, table: dict[str, Any]) -> ServedModel:
     EngineConfig(**options)  # raises for wrong ones before anything is loaded
     files = [(name, named_file(f"model[{i}].lora", file)) for name, file in adapters.items()]
     name = table.get("id") or ("oxillama-default" if path is None else _stem(path))
-    return ServedModel(name, load=loader(options, files), aliases=tuple(aliases), at_start=load == "start")
+    draft, number = f"model[{i}].draft", f"model[{i}].num_speculative"
+    drafts = _drafts(draft, table.get("draft"), number, table.get("num_speculative"), options)
+    return ServedModel(name, load=loader(options, files), aliases=tuple(aliases), at_start=load == "start", **drafts)
 
 
 def loader(options: dict[str, Any], adapters: list[tuple[str, str]]) -> Loader:

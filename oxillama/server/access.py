@@ -12,7 +12,7 @@ from oxillama.server.auth import check_host, check_origin, given_key, is_loopbac
 from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Exchange
 
-__all__ = ["admit", "note"]
+__all__ = ["ALIVE", "admit", "note"]
 
 log = logging.getLogger("oxillama.access")
 
@@ -63,8 +63,8 @@ def _check_admin(exchange: Exchange, given: str | None) -> None:
     raise ApiError(403, "admin_only", f"this needs the key of an administrator{remedy}")
 
 
-def note(exchange: Exchange) -> None:
-    """Counts a request that ended, and logs its line."""
+def note(exchange: Exchange) -> int:
+    """Counts a request that ended, and logs its line. Returns its status, 499 of a client that left."""
     service = exchange.service
     seconds = time.perf_counter() - exchange.began
     tally, status = exchange.tally, 499 if exchange.gone else exchange.status
@@ -72,9 +72,8 @@ def note(exchange: Exchange) -> None:
     for kind, n in (("prompt", tally.prompt_tokens), ("completion", tally.completion_tokens)):
         if n:
             service.metrics.used(exchange.key.name, kind, n)
-    service.gate.spend(exchange.key, tally.prompt_tokens + tally.completion_tokens)
     if not log.isEnabledFor(logging.INFO):
-        return
+        return status
     line: dict[str, Any] = {
         "id": exchange.id, "key": exchange.key.name, "method": exchange.method, "path": exchange.path,
         "status": status,
@@ -86,6 +85,7 @@ def note(exchange: Exchange) -> None:
     if service.config.log_content and tally.content is not None:
         line["content"] = tally.content
     log.info("%s", shown(line, service.config.log_format))
+    return status
 
 
 def shown(line: Mapping[str, Any], form: str) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 from oxillama.chat.calls import BrokenToolCall
@@ -15,6 +18,7 @@ __all__ = [
     "Choice",
     "Delta",
     "DeltaReader",
+    "content_tokens",
     "folded",
     "logprob_of",
     "number",
@@ -28,11 +32,12 @@ IMPOSSIBLE = -9999.0  # in place of minus infinity, which JSON lacks
 
 @dataclass
 class Delta:
-    """What a chunk adds to a choice."""
+    """What a chunk adds to a choice. cut: its last call ends here, before its end."""
 
     text: str = ""
     reasoning: str = ""
     calls: list[ToolCallDelta] = field(default_factory=list)
+    cut: bool = False
 
 
 class DeltaReader:
@@ -56,8 +61,23 @@ class DeltaReader:
         for call in chunk.tool_calls:
             if isinstance(call, BrokenToolCall):
                 self.broken = self.broken or call.begun
+                delta.cut = call.begun and (self._most is None or len(self._places) <= self._most)
                 delta.text += "" if call.begun else call.raw
         return delta
+
+
+def content_tokens(chunk: Chunk, token_bytes: Callable[[int], bytes], begun: bool) -> slice:
+    """Which tokens of a chunk its text is made of, without marks of reasoning before it and of calls after it.
+
+    begun: whether there was text before. All, where the text isn't found in that of its tokens.
+    """
+    pieces, text = [token_bytes(token) for token in chunk.token_ids], chunk.text.encode()
+    written = b"".join(pieces)
+    start = written.find(text) if begun else written.rfind(text)
+    if start < 0:
+        return slice(0, len(pieces))
+    ends = list(accumulate(map(len, pieces)))
+    return slice(bisect_right(ends, start), bisect_left(ends, start + len(text)) + 1)
 
 
 @dataclass
@@ -71,10 +91,11 @@ class Called:
 
 @dataclass
 class Choice:
-    """One choice of an answer, as far as it is known."""
+    """One choice of an answer, as far as it is known. stop_ids: tokens that the request wants it to end with."""
 
     index: int
     reader: DeltaReader = field(default_factory=DeltaReader)
+    stop_ids: Collection[int] = ()
     texts: list[str] = field(default_factory=list)
     reasonings: list[str] = field(default_factory=list)
     calls: list[Called] = field(default_factory=list)
@@ -102,7 +123,9 @@ class Choice:
         if chunk.prompt_logprobs is not None:
             self.prompt_logprobs = chunk.prompt_logprobs
         if chunk.finish_reason is not None:
-            self.reason, self.stop_reason = chunk.finish_reason, chunk.stop_reason
+            self.reason = chunk.finish_reason
+            if isinstance(chunk.stop_reason, str) or chunk.stop_reason in self.stop_ids:  # not for the model's own end
+                self.stop_reason = chunk.stop_reason
             self.end, self.usage = chunk.end, chunk.usage
         return delta
 

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
-from oxillama.server.access import admit, note
+from oxillama.server.access import ALIVE, admit, note
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.exchange import Exchange
@@ -19,6 +19,7 @@ from oxillama.server.models import served
 from oxillama.server.pages import pages_of
 from oxillama.server.routes import ROUTES
 from oxillama.server.service import Service
+from oxillama.server.tracing import Tracing
 
 __all__ = ["App", "create_app"]
 
@@ -46,6 +47,7 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self.service = service
+        self.tracing = Tracing() if service.config.otel else None
         routes = [
             Route(e.path, _Endpoint(e.path, e.handler), methods=[e.method])
             for e in (*ROUTES, *pages_of(service.config))
@@ -75,6 +77,8 @@ class App:
         exchange = Exchange(service, scope, receive, send)
         service.open.add(exchange)
         service.metrics.in_flight += 1
+        tracing = self.tracing if exchange.path not in ALIVE else None
+        span = None if tracing is None else tracing.begin(exchange)
         try:
             await self._answer(exchange, {**scope, "oxillama": exchange, "app": self})
         finally:
@@ -82,7 +86,9 @@ class App:
             service.open.discard(exchange)
             service.metrics.in_flight -= 1
             service.metrics.disconnects += exchange.gone
-            note(exchange)
+            status = note(exchange)
+            if tracing is not None:
+                tracing.end(span, exchange, status)
 
     async def _answer(self, exchange: Exchange, scope: Any) -> None:
         """Handles a request, and sends an error for whatever goes wrong."""

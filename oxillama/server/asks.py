@@ -25,6 +25,7 @@ from oxillama.server.exchange import Exchange
 from oxillama.server.fields import SAMPLING, SERVING
 from oxillama.server.models import Chosen
 from oxillama.server.service import Service
+from oxillama.server.turns import renamed
 
 __all__ = ["Ask", "Run", "engine_options", "limited", "prepare"]
 
@@ -41,7 +42,7 @@ class Ask:
 
     messages: a conversation; None where `prompts` are given, texts or token ids. options: keywords of the engine's
     `chat` or `stream`. n: choices for each prompt. constraint: the field of the request that says what the text must
-    follow.
+    follow. names: the fields that the request has for those of chat completions.
     """
 
     chosen: Chosen
@@ -55,6 +56,7 @@ class Ask:
     parse_special: bool = True
     add_special: bool = True
     constraint: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 class Run:
@@ -114,6 +116,10 @@ def prepare(ask: Ask) -> Run:
 
     Raises ApiError for what can't be served, and errors of the engine that say nothing of the request.
     """
+    return renamed(lambda: _made(ask), ask.names)
+
+
+def _made(ask: Ask) -> Run:
     model = ask.chosen.model
     context = model.ready.engine.context
     assert model.chain is not None
@@ -132,6 +138,9 @@ def prepare(ask: Ask) -> Run:
         found = api_error(error, context.context_size)
         if found is None or found is error:
             raise
+        if ask.constraint and found.param in ask.options and found.param in _FORMS.values():
+            found.message = found.message.replace(found.param, ask.constraint)
+            found.param = ask.constraint
         raise found from None
 
 
@@ -153,7 +162,7 @@ def _prompt(ask: Ask, name: str, prompt: Any) -> tuple[list[int], str]:
             raise bad_value("suffix", f"suffix: {error}", "unsupported_parameter") from None
     if not isinstance(prompt, str):
         ids = factory.ids(name, prompt)
-        return ids, factory.echo(prompt, ids)
+        return ids, factory.echo(prompt, ids) if ask.echo else ""
     check_length(tokenizer, name, prompt, engine.context_size, parse_special=ask.parse_special)
     ids = tokenizer.encode(prompt, add_special=ask.add_special, parse_special=ask.parse_special)
     if not ids:
@@ -241,6 +250,10 @@ def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Excha
         content = values["prediction"]["content"]
         texts = [content] if isinstance(content, str) else [part["text"] for part in content]
         options["draft"] = PromptLookup(texts=texts)
+    elif "draft" not in values and chosen.model.draft is not None:
+        options["draft"] = chosen.model.draft
+        if chosen.model.num_speculative is not None:
+            options["num_speculative"] = chosen.model.num_speculative
     elif values.get("draft", "off") != "off":
         options["draft"] = values["draft"]
     if "num_speculative" in values:

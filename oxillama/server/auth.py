@@ -50,8 +50,8 @@ class Keys:
     def __init__(self, known: Mapping[bytes, Key]) -> None:
         self._known = dict(known)
 
-    def __bool__(self) -> bool:
-        return bool(self._known)
+    def __len__(self) -> int:
+        return len(self._known)
 
     def find(self, given: str | None) -> Key | None:
         """The key that was given, None if there is no such one."""

@@ -68,6 +68,8 @@ class ServerConfig:
                                      choices=("openai", "file"))  # fmt: skip
     default: tuple[str, ...] = setting((), "another default of a sampling field", metavar="KEY=VALUE")
     tool_format: str | None = setting(None, "how the model writes calls, if its template doesn't tell", metavar="NAME")
+    reasoning_format: str | None = setting(None, "marks of reasoning, if the template doesn't tell; none leaves it in "
+                                           "the text", metavar="'BEGIN END'")  # fmt: skip
     chat_template: str | None = setting(None, "a Jinja template in place of the model's own", metavar="FILE")
     trust_request_templates: bool = setting(False, "let requests bring templates of their own")
     allow_priority: bool = setting(False, "let requests say their priority")
@@ -81,6 +83,7 @@ class ServerConfig:
     log_format: str = setting("text", "of the access log", choices=("text", "json"))
     log_level: str = setting("info", "least level that is logged", choices=("debug", "info", "warning", "error"))
     log_content: bool = setting(False, "log prompts and answers")
+    otel: bool = setting(False, "spans of requests for OpenTelemetry, whose API is the extra `otel`")
     models_max: int = setting(0, "models in memory at a time; 0: all", most=1 << 16)
     idle_unload: float = setting(0.0, "seconds without a request after which a model leaves memory; 0: never")
 

@@ -82,6 +82,8 @@ def bad_value(param: str, message: str, code: str = "invalid_value") -> ApiError
 _PLACE = re.compile(r"[a-z][a-z_0-9]*(?:\[[^\]]*\]|\.[a-z_]+)*(?= (?:must|has|is|are|holds|with|and)\b)")
 
 
+# What the library's caller would do, and what those of a server can.
+_REASONING_REMEDY = ("give reasoning=ReasoningFormat(begin, end) too", "start the server with --reasoning-format")
 # Fields that leave no token where they contradict each other, or a grammar.
 _NO_TOKEN = re.compile(r"no token is left to choose from: (?!all \d+ logits)")  # which a damaged model has
 _MASKS = ("min_tokens", "allowed_token_ids", "bad_words", "logit_bias", "banned_tokens")
@@ -98,7 +100,8 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
         case GrammarError():
             return ApiError(400, "invalid_grammar", str(error))
         case ToolFormatError():
-            return bad_value("tools", str(error), "tool_format_unknown")
+            what, _, known = str(error).partition(": give tool_format=")
+            return bad_value("tools", f"{what}: start the server with --tool-format {known}", "tool_format_unknown")
         case TemplateVariableError():
             effort = "reasoning_effort" in str(error).partition(";")[0]  # before those that the template reads
             return bad_value("reasoning_effort" if effort else "chat_template_kwargs", str(error))
@@ -110,7 +113,8 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
         case LoraError():
             return bad_value("lora", str(error))
         case ConfigError() | TokenizerError():
-            return ApiError(400, "invalid_value", str(error), place_in(str(error)))
+            text = str(error).replace(*_REASONING_REMEDY)
+            return ApiError(400, "invalid_value", text, place_in(text))
         case GenerateError() if _NO_TOKEN.match(str(error)):
             found = next((name for name in _MASKS if name in str(error)), None)
             return ApiError(400, "invalid_value", f"what is asked for leaves nothing to say: {error}", found)

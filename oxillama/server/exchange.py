@@ -7,8 +7,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from oxillama.server.auth import ANYONE, Key, cors_headers
 from oxillama.server.bodies import parse_body, read_body
@@ -20,6 +20,7 @@ __all__ = ["Exchange", "Tally", "dumped", "new_id"]
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+T = TypeVar("T")
 LARGE_BODY = 64 << 10  # bytes of JSON from which it is parsed in another thread
 
 
@@ -35,6 +36,7 @@ class Tally:
         self.model = "-"
         self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
         self.first_token: float | None = None
+        self.max_tokens: int | None = None
         self.queued = 0.0
         self.finish_reason = "-"
         self.content: str | None = None
@@ -73,6 +75,10 @@ class Exchange:
         """Whether errors have Anthropic's form."""
         return str(self.path).endswith(("/v1/messages", "/v1/messages/count_tokens"))
 
+    async def elsewhere(self, make: Callable[[], T]) -> T:
+        """make(), in another thread, of which a key has half at most."""
+        return await self.service.elsewhere(make, self.key.name)
+
     # ---- what came
 
     async def fields(self, record: Record) -> dict[str, Any]:
@@ -83,7 +89,7 @@ class Exchange:
             return {}
         kind = self.headers.get("content-type", "")
         if len(body) > LARGE_BODY:
-            return await self.service.elsewhere(lambda: self._read(record, body, kind))
+            return await self.elsewhere(lambda: self._read(record, body, kind))
         return self._read(record, body, kind)
 
     def _read(self, record: Record, body: bytes, kind: str) -> dict[str, Any]:
@@ -131,6 +137,7 @@ class Exchange:
             self.status = message["status"]
             extra = {
                 "x-request-id": self.id,
+                **self.service.gate.limits(self.key),
                 **self.extra,
                 **cors_headers(self.headers, self.method, self.service.config),
             }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from oxillama.chat.messages import REASONING_FIELDS
 from oxillama.config import MAX_CONTEXT, SamplingOptions
 from oxillama.core.options import ChatOptions, StreamOptions
 from oxillama.sampler_config import MAX_SEED, MAX_TOKEN, SCHEMA_MODES
@@ -23,6 +24,7 @@ from oxillama.server.kinds import (
     Number,
     Only,
     Record,
+    Tagged,
     Text,
 )
 
@@ -213,7 +215,7 @@ MESSAGE = Record((
     Field("name", Text(0, 256), "of the author"),
     Field("tool_calls", ListOf(CALL, MAX_TOOLS), "of an assistant's message"),
     Field("tool_call_id", Text(0, 256), "of a tool's message"),
-    Field("reasoning_content", Text(), "of an assistant's message"),
+    *(Field(name, Text(), "of an assistant's message") for name in REASONING_FIELDS[:2]),
     accepted("annotations", ListOf(Any_(), MAX_MESSAGES), "of an answer that is sent back"),
     accepted("refusal", Text(), "of an answer that is sent back"),
     accepted("parsed", Any_(), "of an answer that is sent back"),
@@ -248,6 +250,19 @@ TOOL_CHOICE = Either({
     )),
 })  # fmt: skip
 TOKENS = Integer(1, 1 << 31)
+MAX_BUDGET = 1 << 30
+
+
+def thinking(kind: str, *fields: Field) -> Record:
+    return Record((accepted("type", Choice((kind,)), "whether the model thinks"), *fields))
+
+
+DISPLAY = Field("display", Choice(("summarized", "omitted")), "`omitted` leaves its text out, of messages")
+THINKING = Tagged({
+    "enabled": thinking("enabled", Field("budget_tokens", Integer(1, MAX_BUDGET), "at most"), DISPLAY),
+    "adaptive": thinking("adaptive", DISPLAY),
+    "disabled": thinking("disabled"),
+})  # fmt: skip
 
 CHAT = Record((
     MODEL,
@@ -270,6 +285,8 @@ CHAT = Record((
     engine("add_generation_prompt", Boolean(), "end the prompt with what opens the answer"),
     engine("continue_final_message", Boolean(), "go on with the last message"),
     Field("include_reasoning", Boolean(), "false leaves reasoning out of the answer"),
+    Field("thinking", THINKING, "`enabled`, `adaptive` or `disabled`: whether the model thinks before its answer"),
+    engine("reasoning_budget", Integer(0, MAX_BUDGET), "tokens of reasoning at most; then it is ended"),
     *SERVING,
     Field("verbosity", Only(("medium",)), "as the model likes", "accept"),
     Field("modalities", Only((["text"],)), "text alone", "accept"),

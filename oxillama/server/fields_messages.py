@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from oxillama.server.fields import MAX_MESSAGES, MAX_NAME, MAX_STOP, MAX_TOOLS, MODEL, SCHEMA_DEPTH, accepted, refused
+from oxillama.server.fields import (
+    MAX_MESSAGES,
+    MAX_NAME,
+    MAX_STOP,
+    MAX_TOOLS,
+    MODEL,
+    SCHEMA_DEPTH,
+    THINKING,
+    accepted,
+    refused,
+)  # fmt: skip
 from oxillama.server.fields import TOKENS as MOST
 from oxillama.server.kinds import (
     Any_,
@@ -15,6 +25,7 @@ from oxillama.server.kinds import (
     ListOf,
     MapOf,
     Number,
+    Only,
     Record,
     Tagged,
     Text,
@@ -79,13 +90,30 @@ CHOICE = Tagged({
     "tool": choice("tool", Field("name", Text(1, MAX_NAME), "of the tool", required=True), PARALLEL),
     "none": choice("none"),
 })  # fmt: skip
+FORMAT = Tagged({"json_schema": choice(
+    "json_schema", Field("schema", Json(SCHEMA_DEPTH), "what the text must follow", required=True),
+)})  # fmt: skip
+# Of what a client may want done to an earlier conversation, only keeping all of it needs nothing.
+EDIT = Tagged({"clear_thinking_20251015": choice(
+    "clear_thinking_20251015", Field("keep", Only(("all",), "nothing is cleared"), "all of it", required=True),
+)})  # fmt: skip
 _INPUT = (
     MODEL,
     Field("messages", ListOf(MESSAGE, MAX_MESSAGES, 1), "the conversation", required=True),
     Field("system", Either({"string": Text(), "array": TEXTS}), "a system message"),
     Field("tools", ListOf(TOOL, MAX_TOOLS), "tools that the model may call"),
     Field("tool_choice", CHOICE, "`auto`, `any`, `tool` or `none`"),
-    Field("thinking", Tagged({"disabled": choice("disabled")}), "`disabled`", "accept"),
+    Field("thinking", THINKING, "`enabled`, `adaptive` or `disabled`; absent: as the model's template has it"),
+    Field(
+        "output_config",
+        Record(
+            (
+                Field("effort", Text(1, MAX_NAME), "how much the model thinks, for templates that know it"),
+                Field("format", FORMAT, "a JSON schema that the text follows"),
+            )
+        ),
+        "effort and form of the answer",
+    ),
     CACHE,
 )
 COUNT_TOKENS = Record(_INPUT)
@@ -101,5 +129,11 @@ MESSAGES = Record((
     accepted("service_tier", Choice(("auto", "standard_only")), "there is one"),
     refused("container", "nothing is run"),
     refused("mcp_servers", "nothing is ever fetched"),
-    refused("context_management", "nothing is kept"),
+    accepted("context_management", Record((Field("edits", ListOf(EDIT, 8), "none that clears anything"),)),
+             "nothing is cleared"),
+    accepted("inference_geo", Text(0, MAX_NAME), "the model runs here"),
+    accepted("user_profile_id", Text(0, 512), "for the caller"),
+    accepted("workspace_id", Text(0, 512), "for the caller"),
+    Field("speed", Only(("standard",)), "there is one", "accept"),
+    refused("diagnostics", "not supported"),
 ))  # fmt: skip

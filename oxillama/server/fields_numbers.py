@@ -8,7 +8,7 @@ from oxillama.sampler_config import MAX_TOKEN
 from oxillama.server.fields import CHAT, IDS, MODEL, accepted, refused
 from oxillama.server.kinds import Boolean, Choice, Either, Field, Integer, ListOf, Record, Text
 
-__all__ = ["DETOKENIZE", "EMBEDDINGS", "RERANK", "SCORE", "TOKENIZE"]
+__all__ = ["CLASSIFY", "DETOKENIZE", "EMBEDDINGS", "OF_MESSAGES", "RERANK", "SCORE", "TOKENIZE"]
 
 MAX_TEXTS = 1 << 16
 TEXTS = Either({"string": Text(1), "array": ListOf(Text(1), MAX_TEXTS, 1)})
@@ -18,6 +18,10 @@ INPUT = Either({"string": Text(), "array": ListOf(
 DOCUMENT = Either({"string": Text(), "object": Record((Field("text", Text(), "of the document", required=True),))})
 USER = accepted("user", Text(0, 512), "for the caller")
 _OWN = {field.name: field for field in CHAT.fields}
+OF_MESSAGES = (
+    "chat_template_kwargs", "chat_template", "reasoning_effort", "thinking", "add_generation_prompt",
+    "continue_final_message",
+)  # fmt: skip
 
 EMBEDDINGS = Record((
     MODEL,
@@ -40,6 +44,12 @@ RERANK = Record((
     refused("truncate_prompt_tokens", "shorten the documents"),
     USER,
 ))  # fmt: skip
+CLASSIFY = Record((
+    MODEL,
+    Field("input", INPUT, "a text, token ids, or a list of these", required=True),
+    refused("truncate_prompt_tokens", "shorten the text"),
+    USER,
+))  # fmt: skip
 SCORE = Record((
     MODEL,
     Field("text_1", TEXTS, "a text, or as many as `text_2` has", required=True),
@@ -52,7 +62,8 @@ TOKENIZE = Record((
     Field("prompt", Text(), "a text"),
     Field("messages", _OWN["messages"].kind, "a conversation, in place of `prompt`"),
     _OWN["tools"],
-    Field("add_special_tokens", Boolean(), "tokens that begin and end a text; default true, with `messages` false"),
+    *(_OWN[name] for name in OF_MESSAGES),
+    Field("add_special_tokens", Boolean(), "of `prompt`: tokens that begin and end a text; default true"),
     Field("return_token_strs", Boolean(), "the text of each token, too"),
 ))  # fmt: skip
 DETOKENIZE = Record((

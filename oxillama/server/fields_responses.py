@@ -116,6 +116,10 @@ _INPUT = (
         Field("effort", _CHAT["reasoning_effort"].kind, "for templates that know it"),
         accepted("summary", Text(0, MAX_NAME), "there is none"),
     )), "how much the model thinks"),
+    _CHAT["chat_template_kwargs"],
+    _CHAT["chat_template"],
+    _CHAT["thinking"],
+    _CHAT["reasoning_budget"],
     Field("truncation", Only(("disabled",), "shorten the input"), "nothing is cut from the input", "accept"),
     *(refused(name, "nothing is kept: send the whole conversation as input")
       for name in ("previous_response_id", "conversation")),

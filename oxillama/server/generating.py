@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Protocol
 
 from oxillama.core.results import Chunk
@@ -14,11 +14,11 @@ from oxillama.server.asks import Ask, Run, prepare
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.exchange import Exchange, dumped
 from oxillama.server.failures import failure
+from oxillama.server.kinds import Record
 from oxillama.server.models import Chosen
 from oxillama.server.sse import HEADERS, Event, EventWriter, encoded
-from oxillama.server.turns import renamed
 
-__all__ = ["Dialect", "respond", "running"]
+__all__ = ["Dialect", "answered", "choices_of"]
 
 
 class Dialect(Protocol):
@@ -49,27 +49,37 @@ class Dialect(Protocol):
         """The answer that is no stream."""
 
 
-@contextlib.asynccontextmanager
-async def running(
-    exchange: Exchange, chosen: Chosen, make: Callable[[], Ask], names: Mapping[str, str] | None = None
-) -> AsyncIterator[Run]:
-    """A run of what `make` asks for, when it is its turn; nothing of it stays behind. Raises what keeps it out.
+async def answered(
+    exchange: Exchange,
+    record: Record,
+    read: Callable[[dict[str, Any], Exchange, Chosen], Ask],
+    dialect: Callable[[Run, dict[str, Any]], Dialect],
+) -> None:
+    """Answers a request: `record` checks its fields, `read` says what they ask for, `dialect` tells what it gives."""
+    values = await exchange.fields(record)
+    chosen = await exchange.service.models.use(values.get("model"))
+    async with running(exchange, chosen, lambda: read(values, exchange, chosen)) as run:
+        await respond(exchange, run, dialect(run, values))
 
-    names: the fields that the request has for those of chat completions.
-    """
+
+@contextlib.asynccontextmanager
+async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -> AsyncIterator[Run]:
+    """A run of what `make` asks for, when it is its turn; nothing of it stays behind. Raises what keeps it out."""
     service, tally = exchange.service, exchange.tally
     with chosen.in_use():
         async with service.gate.enter(exchange.key):
             tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
             run = None
             try:
-                run = await service.elsewhere(lambda: renamed(lambda: prepare(make()), names or {}))
+                run = await exchange.elsewhere(lambda: prepare(make()))
+                tally.max_tokens = run.ask.options.get("max_tokens")
                 run.begin()
                 yield run
             finally:
                 if run is not None:
                     run.leave()
                     count(exchange, run)
+                service.gate.spend(exchange.key, tally.prompt_tokens + tally.completion_tokens)
 
 
 def count(exchange: Exchange, run: Run) -> None:
@@ -85,7 +95,8 @@ def count(exchange: Exchange, run: Run) -> None:
 
 def choices_of(run: Run, most_calls: int | None = None) -> list[Choice]:
     """Empty choices of a run."""
-    return [Choice(i, DeltaReader(most_calls)) for i in range(len(run.requests))]
+    stop_ids = run.ask.options.get("stop_token_ids", ())
+    return [Choice(i, DeltaReader(most_calls), stop_ids) for i in range(len(run.requests))]
 
 
 async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
@@ -98,7 +109,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
         if run.requests[0].scores is None:
             await exchange.json(dialect.whole())
         else:  # thousands of entries, maybe, which take longer than other requests are to wait
-            body = await exchange.service.elsewhere(lambda: dumped(dialect.whole()))
+            body = await exchange.elsewhere(lambda: dumped(dialect.whole()))
             await exchange.answer(body, "application/json")
         return
     config = exchange.service.config

@@ -214,7 +214,19 @@ class ListOf:
             raise wrong(place, "a list", value)
         if not self.least <= len(value) <= self.most:
             raise bad_value(place, f"{place} must have {self.least} to {self.most} entries, not {len(value)}")
+        if self._are_fitting_integers(value):
+            return value
         return [self.kind.read(f"{place}[{i}]", one, reading) for i, one in enumerate(value)]
+
+    def _are_fitting_integers(self, value: list[Any]) -> bool:
+        """Whether a list is as it should be that has nothing but integers, such as thousands of token ids."""
+        kind = self.kind.kinds.get("number") if isinstance(self.kind, Either) else self.kind
+        return (
+            isinstance(kind, Integer)
+            and {*map(type, value)} == {int}
+            and kind.least <= min(value)
+            and max(value) <= kind.most
+        )
 
     def schema(self) -> dict[str, Any]:
         return {"type": "array", "items": self.kind.schema(), "minItems": self.least, "maxItems": self.most}

@@ -15,21 +15,30 @@ __all__ = ["Gate", "Place"]
 
 MINUTE = 60.0
 MAX_RETRY = 60
+QUANTUM = 512  # tokens that a waiting key is given in a round
 
 
 class _Use:
-    """What one key has under way and used."""
+    """What one key has under way and used. credit: tokens that it may still have before others' turns."""
 
-    __slots__ = ("n_open", "tokens", "waiting")
+    __slots__ = ("credit", "n_open", "tokens", "waiting")
 
     def __init__(self) -> None:
+        self.credit = 0
         self.n_open = 0
         self.waiting: deque[asyncio.Future[None]] = deque()
         self.tokens: deque[tuple[float, int]] = deque()  # (when, how many) of the last minute
 
 
+_NONE = _Use()
+
+
 class Gate:
     """Lets `max_running` requests through at a time; keys take turns, and none has more than half of the queue.
+
+    Turns are those of deficit round robin (Shreedhar and Varghese, 1995) by tokens: each round gives every waiting key
+    as many, and a key whose requests took more than it was given lets others go first. What a request takes is known
+    at its end, and paid then.
 
     running: requests that are through. waiting: those that are not.
     """
@@ -78,9 +87,30 @@ class Gate:
         return min(max(math.ceil((self.waiting + 1) * seconds / len(self._ended)), 1), MAX_RETRY)
 
     def spend(self, key: Key, n_tokens: int) -> None:
-        """Counts tokens of a key."""
+        """Counts tokens of a request that is through, at its end."""
+        use = self._uses[key.name]
+        use.credit -= n_tokens
         if key.tpm is not None:
-            self._uses.setdefault(key.name, _Use()).tokens.append((time.monotonic(), n_tokens))
+            use.tokens.append((time.monotonic(), n_tokens))
+
+    def limits(self, key: Key) -> dict[str, str]:
+        """Headers that say what a key may use and has left: tokens of a minute, and requests at a time."""
+        use = self._uses.get(key.name, _NONE)
+        found: dict[str, str] = {}
+        if key.tpm is not None:
+            since = time.monotonic() - MINUTE
+            used = [(when, n) for when, n in use.tokens if when >= since]
+            left = max(key.tpm - sum(n for _, n in used), 0)
+            reset = math.ceil(used[-1][0] - since) if used else 0
+            found |= {"x-ratelimit-limit-tokens": str(key.tpm), "x-ratelimit-remaining-tokens": str(left),
+                      "x-ratelimit-reset-tokens": f"{reset}s"}  # fmt: skip
+        if key.max_concurrent is not None:
+            left = max(key.max_concurrent - use.n_open, 0)
+            found |= {
+                "x-ratelimit-limit-requests": str(key.max_concurrent),
+                "x-ratelimit-remaining-requests": str(left),
+            }
+        return found
 
     async def _begin(self, key: Key) -> None:
         use = self._uses.setdefault(key.name, _Use())
@@ -127,17 +157,29 @@ class Gate:
         self._forget(key.name, use)
 
     def _next(self) -> None:
-        """Lets waiting requests through, one of each key in turn."""
+        """Lets waiting requests through, one of each key in turn that has credit."""
         while self.running < self._max_running and self._order:
-            name = self._order.popleft()
+            name = self._turn()
             use = self._uses[name]
             turn = use.waiting.popleft()
             if use.waiting:
                 self._order.append(name)
+            else:
+                use.credit = min(use.credit, 0)
             self.waiting -= 1
             if not turn.done():  # else it was cancelled, and leaves by itself
                 self.running += 1
                 turn.set_result(None)
+
+    def _turn(self) -> str:
+        """Takes the key out of the order whose turn it is, after as many rounds as give one of them credit."""
+        most = max(self._uses[name].credit for name in self._order)
+        if most <= 0:
+            for name in self._order:
+                self._uses[name].credit += QUANTUM * (-most // QUANTUM + 1)
+        while self._uses[self._order[0]].credit <= 0:
+            self._order.rotate(-1)
+        return self._order.popleft()
 
     def _forget(self, name: str, use: _Use) -> None:
         if not use.n_open and not use.tokens:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from oxillama._util.checks import nearest
+from oxillama.chat.format import ChatFormat
 from oxillama.config import SamplerConfig, field_names
 from oxillama.core.prompts import make_chain
 from oxillama.engine.async_engine import AsyncEngine
@@ -22,6 +23,8 @@ from oxillama.kernels import _table
 from oxillama.sampling import SamplerChain
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
+from oxillama.server.memory import is_short_of
+from oxillama.speculative.draft_model import DraftModel, check_same_vocabulary
 
 __all__ = ["PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
 
@@ -39,12 +42,17 @@ class ServedModel:
     """A model under its name.
 
     load: what gives its engine; None for one that was loaded before. state: "idle" before it is needed. created: Unix
-    seconds. adapters: names of those that are served as "NAME:ADAPTER" and "ADAPTER".
+    seconds. weights: bytes that loading takes. calls: whether it is known how it calls tools. draft, num_speculative:
+    of requests that name none; load_draft: what gives the draft, where it is a model.
     """
 
     id: str
     engine: AsyncEngine | None = None
     load: Loader | None = None
+    weights: int = 0
+    draft: Literal["lookup", "grammar"] | DraftModel | None = None
+    load_draft: Callable[[], DraftModel] | None = None
+    num_speculative: int | None = None
     aliases: tuple[str, ...] = ()
     at_start: bool = True
     state: State = "idle"
@@ -53,6 +61,7 @@ class ServedModel:
     n_open: int = 0
     chain: SamplerChain | None = None
     fingerprint: str = ""
+    calls: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -109,7 +118,8 @@ class Models:
                 return
             model.state = "loading"
             try:
-                engine = await asyncio.to_thread(model.load)
+                engine, draft = await asyncio.to_thread(loaded_with_draft, model.load, model.load_draft)
+                model.draft = draft or model.draft
                 self._loaded(model, AsyncEngine(engine))
             except (OxiLlamaError, OSError, MemoryError) as error:
                 model.state = "failed"
@@ -118,6 +128,7 @@ class Models:
     def _loaded(self, model: ServedModel, engine: AsyncEngine) -> None:
         model.chain = default_chain(engine.engine, self._config)
         model.fingerprint = fingerprint_of(engine.engine)
+        model.calls = writes_calls(engine.engine, self._config)
         model.engine, model.state, model.used_at = engine, "ready", time.monotonic()
 
     async def unload(self, model: ServedModel) -> None:
@@ -125,15 +136,22 @@ class Models:
         async with model.lock:
             if model.engine is None or model.load is None or model.n_open:
                 return
-            engine, model.engine, model.state = model.engine, None, "idle"
-            await engine.close()
+            model.state = "idle"
+            await self._close(model)
 
     async def close(self) -> None:
         """Closes the engines that were loaded here."""
         for model in self.all.values():
             if model.engine is not None and model.load is not None:
-                await model.engine.close()
-                model.engine = None
+                await self._close(model)
+
+    @staticmethod
+    async def _close(model: ServedModel) -> None:
+        engine, model.engine = model.ready, None
+        await engine.close()
+        if isinstance(model.draft, DraftModel):  # after the engine, whose requests use it until they end
+            model.draft.close()
+            model.draft = None
 
     @property
     def is_ready(self) -> bool:
@@ -179,11 +197,12 @@ class Models:
         return self.find(name)  # an adapter is known now
 
     async def _make_room(self, wanted: ServedModel) -> None:
-        """Unloads the least recently used idle models, so that there are no more than `models_max`."""
+        """Unloads the least recently used idle models, so that there are no more than `models_max`, and while memory
+        is short of what the one that is wanted takes."""
         most = self._config.models_max
         loaded = [m for m in self.all.values() if m.engine is not None and m is not wanted]
         for model in sorted(loaded, key=lambda m: m.used_at):
-            if not most or len(loaded) < most:
+            if not (most and len(loaded) >= most) and not is_short_of(wanted.weights):
                 return
             await self.unload(model)
             loaded = [m for m in loaded if m.engine is not None]
@@ -203,6 +222,22 @@ class Models:
             for adapter in model.engine.engine.loras if model.engine is not None else ():
                 found.append(described(model, f"{model.id}:{adapter}", model.id))
         return found
+
+
+def loaded_with_draft(load: Loader, load_draft: Callable[[], DraftModel] | None) -> tuple[Engine, DraftModel | None]:
+    """An engine and its draft, both or none of them. Raises what loading raises, ConfigError for another vocabulary."""
+    engine = load()
+    draft = None
+    try:
+        if load_draft is not None:
+            draft = load_draft()
+            check_same_vocabulary(draft.tokenizer, engine.tokenizer)
+    except BaseException:
+        engine.close()
+        if draft is not None:
+            draft.close()
+        raise
+    return engine, draft
 
 
 def default_chain(engine: Engine, config: ServerConfig) -> SamplerChain:
@@ -242,6 +277,15 @@ def capabilities(engine: Engine) -> list[str]:
     return found + ["rerank"] * (engine.context.classifier is not None)
 
 
+def writes_calls(engine: Engine, config: ServerConfig) -> bool:
+    """Whether it is known how the model calls tools."""
+    source = engine.tokenizer.chat_templates.get("tool_use", engine.tokenizer.chat_template)
+    if config.chat_template is not None or config.tool_format is not None or source is None:
+        return config.tool_format not in (None, "text")
+    form = ChatFormat.of_template(source)
+    return form.calls is not None or form.harmony
+
+
 def described(model: ServedModel, name: str, parent: str | None) -> dict[str, Any]:
     """One entry of `GET /v1/models`."""
     own: dict[str, Any] = {"state": model.state, "parent": parent}
@@ -254,7 +298,7 @@ def described(model: ServedModel, name: str, parent: str | None) -> dict[str, An
             "name": spec.name,
             "file_type": metadata.get("general.file_type"),
             "embedding_size": spec.n_embd,
-            "capabilities": capabilities(engine),
+            "capabilities": [*capabilities(engine), *(["tools"] if model.calls else [])],
             "defaults": {n: getattr(config, n) for n in ("temperature", "top_p", "top_k", "min_p")},
         }
     base = {"id": name, "object": "model", "created": model.created, "owned_by": "oxillama", "parent": parent}

@@ -49,14 +49,15 @@ async def computed(
             bell = CoroutineBell(core.loop)
             call = None
             try:
-                requests, outbox, results = await service.elsewhere(lambda: engine_errors(lambda: make(bell), chosen))
+                requests, outbox, results = await exchange.elsewhere(lambda: engine_errors(lambda: make(bell), chosen))
                 tally.prompt_tokens = sum(request.n_prompt for request in requests)
                 call = Call(core, requests, outbox, bell)
                 async with asyncio.timeout(service.config.request_timeout):
                     await call.finish()
-                return await service.elsewhere(lambda: shape(results(), tally.prompt_tokens))
+                return await exchange.elsewhere(lambda: shape(results(), tally.prompt_tokens))
             except TimeoutError:
                 raise ApiError(504, "timeout", "the answer took longer than the server's --request-timeout") from None
             finally:
                 if call is not None:
                     call.leave()
+                service.gate.spend(exchange.key, tally.prompt_tokens)

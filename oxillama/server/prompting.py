@@ -7,15 +7,20 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from oxillama.core.chat import chat_ids
+from oxillama.chat import ChatTemplate
+from oxillama.chat.format import ChatFormat
+from oxillama.chat.shapes import ReasoningFormat
+from oxillama.chat.variables import EFFORT_VARIABLES
+from oxillama.core.chat import chat_ids, template_for
 from oxillama.core.options import PromptOptions
-from oxillama.errors import GrammarError
+from oxillama.errors import GrammarError, TemplateVariableError
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange
+from oxillama.server.fields import CHAT
 from oxillama.server.models import Chosen
 
-__all__ = ["conversation", "prompt_ids", "use_tools"]
+__all__ = ["conversation", "prompt_of", "use_tools"]
 
 ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
 
@@ -38,17 +43,61 @@ def conversation(
     use_tools(values.get("tools", []), values.get("tool_choice"), options, exchange)
     if "tools" in options and values.get("parallel_tool_calls") is False:
         options["parallel_tool_calls"] = False
+    if exchange.service.reasoning is not None:
+        options["reasoning"] = exchange.service.reasoning
+    use_thinking(values, options, template_for(engine.tokenizer, options.get("tools"), template))
     messages: list[dict[str, Any]] = values["messages"]
     return messages
 
 
-def prompt_ids(messages: list[dict[str, Any]], options: Mapping[str, Any], chosen: Chosen) -> list[int]:
-    """Tokens of the prompt that `conversation` gave messages and options for."""
+def prompt_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> list[int]:
+    """Tokens of the prompt that fields of chat completions ask for. Raises ApiError, and what `chat_ids` raises."""
     names = PromptOptions.__annotations__
+    options = {f.to: values[f.name] for f in CHAT.fields if f.to in names and f.name in values}
+    messages = conversation(values, options, exchange, chosen)
     given = {name: value for name, value in options.items() if name in names}
     if options.get("tool_choice") == "none":
         given.pop("tools", None)
     return chat_ids(chosen.model.ready.engine.tokenizer, messages, given)
+
+
+def use_thinking(values: Mapping[str, Any], options: dict[str, Any], template: ChatTemplate) -> None:
+    """Puts whether the model is to think, as `thinking` or an effort of "none" says, into `options`. Raises ApiError.
+
+    A template's own switch is set, if it has one. Without one, a model that writes reasoning has it ended at once where
+    it isn't wanted, and thinks as it does where it is.
+    """
+    thinking = values.get("thinking")
+    effort = options.get("reasoning_effort")
+    if thinking is None and effort == "none" and not template.variables.intersection(EFFORT_VARIABLES):
+        del options["reasoning_effort"]
+        thinking = {"type": "disabled"}
+    if thinking is None:
+        return
+    wanted = thinking["type"] != "disabled"
+    marks = options.get("reasoning", "auto")
+    writes = isinstance(marks, ReasoningFormat) or ChatFormat.of_template(template).reasoning is not None
+    try:
+        switch = template.thinking(wanted)
+    except TemplateVariableError:
+        if thinking["type"] == "enabled" and not writes:
+            raise bad_value("thinking.type", "thinking.type must be 'disabled' or 'adaptive' for a model whose chat "
+                            "template has no reasoning, not 'enabled'", "unsupported_parameter") from None  # fmt: skip
+        if not wanted and writes:
+            options["reasoning_budget"] = 0
+    else:
+        given = options.get("template_kwargs", {})
+        for name, value in switch.items():
+            if given.get(name, value) != value:
+                text = (
+                    f"thinking.type is {thinking['type']!r}, and chat_template_kwargs.{name} says otherwise: give one"
+                )
+                raise bad_value("thinking.type", text)
+        options["template_kwargs"] = {**given, **switch}
+    if "budget_tokens" in thinking and writes:
+        if options.get("reasoning_budget", thinking["budget_tokens"]) != thinking["budget_tokens"]:
+            raise bad_value("reasoning_budget", "reasoning_budget and thinking.budget_tokens are both given")
+        options["reasoning_budget"] = thinking["budget_tokens"]
 
 
 def use_tools(tools: list[dict[str, Any]], choice: Any, options: dict[str, Any], exchange: Exchange) -> None:
@@ -66,28 +115,36 @@ def use_tools(tools: list[dict[str, Any]], choice: Any, options: dict[str, Any],
                 f"tools[{i}].function.name", f"tools[{i}].function.name is that of an earlier tool: {name!r}"
             )
     wanted: Any = choice or "auto"
+    allowed = names
     if isinstance(choice, Mapping):
-        tools, wanted = _chosen(tools, names, choice)
-    asked = [i for i, tool in enumerate(tools) if _is_asked(tool, wanted)]
+        allowed, wanted = _chosen(names, choice)
+    asked = [i for i, tool in enumerate(tools) if _is_asked(tool, wanted, allowed)]
     options["tools"] = [_holdable(tool, i in asked, f"tools[{i}]", exchange) for i, tool in enumerate(tools)]
-    if wanted != "auto":
+    if choice == {"type": "function", "function": {"name": wanted}} and wanted in ("auto", "required", "none"):
+        wanted = "required"
+        options["parallel_tool_calls"] = False  # it is the name of a tool: one call of what is allowed
+        options["tool_choice"] = {"type": "allowed_tools", "mode": "required", "tools": [choice]}
+    elif isinstance(choice, Mapping) and choice["type"] == "allowed_tools":
+        options["tool_choice"] = choice  # the model sees the others too, so that its prompt stays the same
+    elif wanted != "auto":
         options["tool_choice"] = wanted
     if exchange.service.config.tool_format is not None and wanted != "none":
         options["tool_format"] = exchange.service.config.tool_format
 
 
-def _chosen(tools: list[dict[str, Any]], names: list[str], choice: Mapping[str, Any]) -> tuple[list[Any], str]:
-    """The tools that a choice leaves, and the engine's word for it."""
+def _chosen(names: list[str], choice: Mapping[str, Any]) -> tuple[list[str], str]:
+    """Names of the tools that a choice allows, and its word: a mode or a name."""
     kind = choice["type"]
     if kind not in choice:
         raise bad_value(f"tool_choice.{kind}", f"tool_choice.{kind} is missing", "missing_parameter")
     if kind == "function":
         _check_known("tool_choice.function.name", choice["function"]["name"], names)
-        return tools, choice["function"]["name"]
+        name = choice["function"]["name"]
+        return [name], name
     allowed = [one["function"]["name"] for one in choice["allowed_tools"]["tools"]]
     for i, name in enumerate(allowed):
         _check_known(f"tool_choice.allowed_tools.tools[{i}].function.name", name, names)
-    return [t for t in tools if t["function"]["name"] in allowed], choice["allowed_tools"]["mode"]
+    return allowed, choice["allowed_tools"]["mode"]
 
 
 def _check_known(place: str, name: str, names: list[str]) -> None:
@@ -95,9 +152,10 @@ def _check_known(place: str, name: str, names: list[str]) -> None:
         raise bad_value(place, f"{place} must be one of {', '.join(names)}, not {name!r}")
 
 
-def _is_asked(tool: Mapping[str, Any], wanted: str) -> bool:
+def _is_asked(tool: Mapping[str, Any], wanted: str, allowed: list[str]) -> bool:
     """Whether arguments that can't be held to the schema are an error."""
-    return wanted == "required" or wanted == tool["function"]["name"] or bool(tool["function"].get("strict"))
+    own = tool["function"]
+    return (own["name"] in allowed and wanted not in ("auto", "none")) or bool(own.get("strict"))
 
 
 @lru_cache(maxsize=256)

@@ -40,6 +40,11 @@ def check_exposure(config: ServerConfig, has_keys: bool) -> None:
             f"host {config.host} can be reached from other machines, and there is no key: give api_key_file, or "
             "insecure_no_key to let every client in"
         )
+    check_tls(config)
+
+
+def check_tls(config: ServerConfig) -> None:
+    """Raises ConfigError for a certificate and a key that can't be used."""
     if config.tls_cert is not None:
         try:
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(config.tls_cert, config.tls_key)
@@ -106,7 +111,7 @@ class ServerProcess(uvicorn.Server):
     """uvicorn's server, with the ends that clients and supervisors want.
 
     SIGTERM and SIGINT: no further requests, those under way end within `drain_timeout`, and it ends with status 0; the
-    second one ends it at once. SIGHUP reads the key files again.
+    second one ends it at once. SIGHUP reads the key files and the certificate again.
     """
 
     def __init__(self, app: App, config: ServerConfig) -> None:
@@ -174,3 +179,11 @@ class ServerProcess(uvicorn.Server):
             log.info("read the keys again")
         except OxiLlamaError as error:
             log.error("the keys stay as they are: %s", error)
+        if self.config.ssl is None or self._settings.tls_cert is None:
+            return
+        try:
+            check_tls(self._settings)  # a chain and a key that don't fit each other would spoil the context
+            self.config.ssl.load_cert_chain(self._settings.tls_cert, self._settings.tls_key)
+            log.info("read the certificate again")
+        except (OxiLlamaError, OSError) as error:
+            log.error("the certificate stays as it is: %s", error)

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from oxillama.chat.shapes import ReasoningFormat
+from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError
 from oxillama.server.auth import keys_of
 from oxillama.server.config import ServerConfig
@@ -54,14 +56,21 @@ class Service:
         self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
         self.secret = os.urandom(32)
+        if config.tool_format not in (None, "text"):
+            find_format(config.tool_format)  # raises for a name of none
         self.chat_template = read_template(config.chat_template)
+        self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False
         self.open: set[Underway] = set()
+        self._preparing: dict[str, asyncio.Semaphore] = {}  # by the names of keys
         self._threads = ThreadPoolExecutor(THREADS, "oxillama-prepare")
 
-    async def elsewhere(self, make: Callable[[], T]) -> T:
-        """make(), in another thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+    async def elsewhere(self, make: Callable[[], T], key: str) -> T:
+        """make(), in another thread. Of several keys, none has more than half of the threads at a time."""
+        if len(self.keys) < 2:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+        async with self._preparing.setdefault(key, asyncio.Semaphore(THREADS // 2)):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, make)
 
     def reload_keys(self) -> None:
         """Reads the key files again; those that are wrong change nothing. Raises ConfigError."""
@@ -100,6 +109,16 @@ class Service:
         """Gives back threads and models."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self.models.close()
+
+
+def read_reasoning(given: str | None) -> ReasoningFormat | str | None:
+    """Engine's `reasoning` for a setting: "none", or the marks as BEGIN END. Raises ConfigError, ToolFormatError."""
+    if given is None or given == "none":
+        return given
+    marks = given.split()
+    if len(marks) != 2:
+        raise ConfigError(f"reasoning_format must be none, or two marks as '<think> </think>', not {given!r:.60}")
+    return ReasoningFormat(*marks)
 
 
 def read_template(path: str | None) -> str | None:

@@ -155,12 +155,23 @@ def test_variables_of_the_template(run, engine, tmp_path):
     (["--no-think"], "the chat template has no variable that lets the model think or not; it reads none"),
     (["--template-kwarg", "mood"], "--template-kwarg must be KEY=VALUE, not 'mood'"),
     (["--tools", "none.json"], "--tools none.json can't be read: No such file or directory"),
+    (["--tool-format", "hermse", "--tools", "none.json"], "--tool-format must be one of hermes, "),
+    (["--tool-format", "hermes"], "give --tools too"),
     (["--think", "--no-think"], "argument --no-think: not allowed with argument --think"),
 ])  # fmt: skip
 def test_bad_flags(run, flags, why):
     status, out, err = run("chat", *ONE_THREAD, *flags, stdin="Hello!\n")
     assert (status, out) == (2, "")
     assert why in err
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--think", "false"), ("--no-think", "true")])
+def test_thinking_that_is_wanted_and_not(run, tmp_path, flag, value):
+    (tmp_path / "t.jinja").write_text(THINKS)
+    given = ["chat", *ONE_THREAD, "--chat-template", tmp_path / "t.jinja", flag]
+    status, out, err = run(*given, "--template-kwarg", f"enable_thinking={value}", stdin="Hello!\n")
+    assert (status, out) == (2, "")
+    assert f"{flag} is given, and --template-kwarg enable_thinking=" in err
 
 
 def test_a_variable_that_the_template_does_not_read(run):
@@ -200,6 +211,21 @@ def test_what_calls_returned_is_typed(run, engine, tmp_path):
     ]  # fmt: skip
     assert [m["content"] for m in seen[1]] == ["Look!", "Well.\n", "one", "two"]
     assert [m["tool_call_id"] for m in seen[1][2:]] == [call["id"] for call in seen[1][1]["tool_calls"]]
+
+
+def test_a_call_may_return_nothing(run, tmp_path):
+    """Of a format that the template doesn't tell."""
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}")
+    (tmp_path / "tools.json").write_text(json.dumps([{"type": "function", "function": LOOK}]))
+    grammar = "root ::= " + json.dumps('<tool_call>\n{"name": "look", "arguments": {"at": "a"}}\n</tool_call>')
+    given = ["chat", "--seed", 1, *ONE_THREAD, "--chat-template", tmp_path / "t.jinja", "--grammar", grammar]
+    given += ["--tools", tmp_path / "tools.json"]
+    status, out, err = run(*given, "--tool-format", "hermes", stdin="\nLook!\n\n")
+    assert (status, out) == (0, "\n\n")
+    assert err.splitlines()[-2:] == ['[call: look({"at": "a"}); type what it returns]'] * 2
+    status, out, err = run(*given, stdin="Look!\n")
+    assert (status, out) == (2, "")
+    assert "give --tool-format one of 'hermes'" in err
 
 
 def test_files_of_tools_of_another_form(run, tmp_path):

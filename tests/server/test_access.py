@@ -44,6 +44,7 @@ def test_tokens_of_a_minute(keyed):
     answer = keyed.post("/v1/chat/completions", asked, headers)
     assert (answer.status, answer.error["code"], answer.error["type"]) == (429, "rate_limited", "rate_limit_error")
     assert 1 <= int(answer.headers["retry-after"]) <= 60
+    assert answer.headers["x-ratelimit-remaining-tokens"] == "0"
     assert keyed.post("/v1/chat/completions", asked, {"x-api-key": KEY}).status == 200
 
 
@@ -128,10 +129,12 @@ def test_too_many_headers(client):
     assert (answer.status, answer.error["code"]) == (431, "too_many_headers")
 
 
-def test_models_are_listed(client):
+def test_models_are_listed(client, configured):
     found = client.get("/v1/models").json["data"]
     assert [one["id"] for one in found] == ["tiny"]
     assert found[0]["oxillama"]["capabilities"] == ["chat", "completions", "embeddings"]
+    (told,) = configured(tool_format="hermes").get("/v1/models").json["data"]
+    assert told["oxillama"]["capabilities"] == ["chat", "completions", "embeddings", "tools"]
     assert client.get("/v1/models/tiny").json["id"] == "tiny"
     answer = client.get("/v1/models/tinny")
     assert (answer.status, answer.error["code"]) == (404, "model_not_found")

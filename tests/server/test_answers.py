@@ -1,9 +1,11 @@
 """Deltas of answers: calls that can't be read between others, and how such answers end."""
 
+import pytest
+
 from oxillama.chat.calls import BrokenToolCall, ToolCall
 from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk
-from oxillama.server.answers import Choice, DeltaReader
+from oxillama.server.answers import Choice, DeltaReader, content_tokens
 from oxillama.server.turns import of_items
 
 UNREAD = BrokenToolCall("<call>{", "no name", complete=True, id="id0")
@@ -33,13 +35,51 @@ def test_a_call_that_ends_broken_is_no_end_by_calls():
     assert (choice.text, choice.finish_reason) == ("", "stop")
 
 
+def test_a_call_that_is_left_out_cuts_no_other():
+    choice = Choice(0, DeltaReader(1))
+    assert not choice.add(called(0)).cut
+    pieces = [ToolCallDelta(1, "id1", "get"), ToolCallDelta(1, arguments='{"a": ')]
+    cut = BrokenToolCall("<call>...", "cut", complete=False, id="id1", begun=True)
+    assert not choice.add(Chunk("", tool_call_deltas=pieces, tool_calls=[cut])).cut
+    choice = Choice(0)
+    assert choice.add(Chunk("", tool_call_deltas=pieces, tool_calls=[cut])).cut
+
+
+TOKENS = [b"m</", b"think>", b"\n\n", b"Hel", b"lo", b"\n<ca", b"ll>"]
+
+
+@pytest.mark.parametrize(("ids", "text", "begun", "own"), [
+    (range(4), "Hel", False, [3]),
+    (range(7), "Hello", False, [3, 4]),
+    (range(7), "Hello\n", False, [3, 4, 5]),
+    (range(3, 7), "H", True, [3]),
+    (range(1, 3), "k", True, [1]),
+    (range(5), "other", False, [0, 1, 2, 3, 4]),
+    ([], "", False, []),
+])  # fmt: skip
+def test_tokens_of_a_text_are_found_among_marks(ids, text, begun, own):
+    chunk = Chunk(text, list(ids))
+    assert chunk.token_ids[content_tokens(chunk, TOKENS.__getitem__, begun)] == own
+
+
+def test_only_a_request_has_reasons_to_stop():
+    for reason, stop_ids, shown in ((7, (), None), (7, (7,), 7), ("end", (), "end")):
+        choice = Choice(0, stop_ids=stop_ids)
+        choice.add(Chunk("", finish_reason="stop", stop_reason=reason))
+        assert choice.stop_reason == shown
+
+
 def test_reasoning_stays_in_its_turn():
     thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "R1"}]}
     asked = {"type": "message", "role": "user", "content": "again"}
     answer = {"type": "message", "role": "assistant", "content": "a"}
-    assert [(m["role"], m.get("reasoning_content")) for m in of_items([thought, asked, answer], None)] == [
+    assert [(m["role"], m.get("reasoning_content")) for m in of_items([thought, asked, answer], None).whole()] == [
         ("assistant", "R1"),
         ("user", None),
         ("assistant", None),
     ]
-    assert of_items([asked, thought], None)[-1] == {"role": "assistant", "content": "", "reasoning_content": "R1"}
+    assert of_items([asked, thought], None).whole()[-1] == {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": "R1",
+    }

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from oxillama.errors import ToolFormatError
 from tests.server.client import HI
 
 CHAT = "/v1/chat/completions"
@@ -154,6 +155,64 @@ def test_calls_of_tools(configured):
     assert all(set(piece) == {"index", "function"} for piece in pieces[1:])
     assert "".join(piece["function"]["arguments"] for piece in pieces) == call["function"]["arguments"]
     assert events[-1]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("name", ["auto", "required", "none"])
+def test_tools_whose_names_are_words_of_choices(configured, name):
+    client = configured(tool_format="hermes")
+    named = {**TOOL, "function": {**TOOL["function"], "name": name}}
+    chosen = {"type": "function", "function": {"name": name}}
+    for tools in ([TOOL, named], [named]):
+        answer = client.post(CHAT, messages=HI, tools=tools, tool_choice=chosen, seed=2).json
+        (call,) = answer["choices"][0]["message"]["tool_calls"]
+        assert call["function"]["name"] == name
+
+
+def test_allowed_tools_leave_the_prompt_as_it_is(configured, tmp_path):
+    path = tmp_path / "template.jinja"
+    path.write_text("{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    client = configured(tool_format="hermes", chat_template=str(path))
+    other = {**TOOL, "function": {**TOOL["function"], "name": "sub"}}
+    given = {"messages": HI, "tools": [TOOL, other], "seed": 2, "return_token_ids": True}
+    one = {"type": "function", "function": {"name": "sub"}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [one]}}
+    first = client.post(CHAT, given | {"tool_choice": "required", "parallel_tool_calls": False}).json
+    second = client.post(CHAT, given | {"tool_choice": allowed, "parallel_tool_calls": False}).json
+    assert first["prompt_token_ids"] == second["prompt_token_ids"]
+    assert second["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "sub"
+
+
+def test_remedies_are_those_of_a_server(client, configured):
+    error = client.post(CHAT, messages=HI, tools=[TOOL]).error
+    assert (error["param"], error["code"]) == ("tools", "tool_format_unknown")
+    assert "--tool-format" in error["message"]
+    assert "tool_format=" not in error["message"]
+    error = client.post(CHAT, messages=HI, reasoning_budget=5).error
+    assert error["param"] == "reasoning_budget"
+    assert error["message"].endswith("--reasoning-format")
+    with pytest.raises(ToolFormatError, match=r"^tool_format must be one of"):
+        configured(tool_format="hermse")
+
+
+def test_calls_and_a_form_of_the_text_are_not_both_required(configured):
+    client = configured(tool_format="hermes")
+    for fields, param in (
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"),
+    ):
+        error = client.post(CHAT, messages=HI, tools=[TOOL], tool_choice="required", **fields).error
+        assert error["param"] == param
+        assert error["message"].startswith(f"{param} is given")
+
+
+def test_the_models_own_end_is_no_reason_to_stop(client, engine):
+    alone = engine.chat(HI, temperature=0)
+    assert isinstance(alone.stop_reason, int)
+    (choice,) = client.post(CHAT, messages=HI, temperature=0).json["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", None)
+    last = alone.token_ids[3]
+    (choice,) = client.post(CHAT, messages=HI, temperature=0, stop_token_ids=[last]).json["choices"]
+    assert choice["stop_reason"] == last
 
 
 def test_a_schema_that_cant_be_held(configured):

@@ -78,6 +78,9 @@ def test_files_that_are_wrong(tmp_path, text, said):
     (["--tls-cert", "/none", "--tls-key", "/none"], "can't be used"),
     (["--lora-scaled", "a", "2"], "not for serve"),
     (["-m", "/none.gguf"], "there is no such file"),
+    (["--draft", "/none.gguf"], "there is no such file"),
+    (["--num-speculative", "3"], "without --draft"),
+    (["--draft", "lookup", "--num-speculative", "99"], "--num-speculative must be from 0 to 32"),
 ])  # fmt: skip
 def test_wrong_command_lines_end_in_one_line(flags, said, capsys):
     assert main(["serve", *flags]) == 2
@@ -101,6 +104,8 @@ def test_settings_are_printed_without_keys(capsys):
     ("lora = 3", r"model\[0\].lora"),
     ('path = "/none.gguf"', r"model\[0\].path /none.gguf: there is no such file"),
     ("context_size = 0", "--context-size must be from 2"),
+    ("draft = 3", r"model\[0\].draft must be a file"),
+    ("num_speculative = 3", r"model\[0\].num_speculative is given without"),
 ])  # fmt: skip
 def test_models_of_a_file_that_are_wrong(tmp_path, table, said, capsys):
     file = tmp_path / "server.toml"

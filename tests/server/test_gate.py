@@ -36,6 +36,49 @@ def test_keys_take_turns():
     assert asyncio.run(main()) == ["first", "ann0", "bob0", "ann1", "ann2", "ann3"]
 
 
+def test_keys_that_take_more_tokens_have_fewer_turns():
+    """Two keys that always want more get as many tokens each, whatever each of their requests takes."""
+
+    async def main():
+        gate, used, ended = Gate(2, 1000, 60), {"ann": 0, "bob": 0}, []
+
+        async def one(key, n_tokens):
+            async with gate.enter(key):
+                await asyncio.sleep(0)
+                gate.spend(key, n_tokens)
+                used[key.name] += n_tokens
+                ended.append(dict(used))
+
+        tasks = [asyncio.ensure_future(one(*pair)) for _ in range(200) for pair in ((ANN, 3000), (BOB, 100))]
+        await asyncio.gather(*tasks)
+        assert (gate.running, gate.waiting, gate._uses) == (0, 0, {})
+        return ended
+
+    while_both_wait = [used for used in asyncio.run(main()) if used["bob"] < 19_000]
+    assert len(while_both_wait) > 150
+    assert all(abs(used["ann"] - used["bob"]) <= 2 * 3000 + 512 for used in while_both_wait)
+
+
+def test_what_a_key_has_left():
+    async def main():
+        gate, key = Gate(9, 9, 10), Key("ann", max_concurrent=3, tpm=1000)
+        assert gate.limits(Key("bob")) == {}
+        async with gate.enter(key):
+            gate.spend(key, 300)
+            said = gate.limits(key)
+        assert said == {
+            "x-ratelimit-limit-tokens": "1000", "x-ratelimit-remaining-tokens": "700",
+            "x-ratelimit-reset-tokens": "60s", "x-ratelimit-limit-requests": "3", "x-ratelimit-remaining-requests": "2",
+        }  # fmt: skip
+        async with gate.enter(key):
+            gate.spend(key, 5000)
+        assert gate.limits(key)["x-ratelimit-remaining-tokens"] == "0"
+        assert gate.limits(key)["x-ratelimit-remaining-requests"] == "3"
+        return gate
+
+    asyncio.run(main())
+
+
 def test_the_queue_ends():
     async def main():
         gate, hold = Gate(1, 4, 10), asyncio.Event()

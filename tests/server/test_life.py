@@ -156,3 +156,25 @@ def test_an_application_that_is_mounted_finds_its_paths(engine):
     assert client.get("/models/v1/models").status == 401
     answer = client.post("/models" + CHAT, {"messages": HI, "max_tokens": 2}, {"x-api-key": "a-long-secret"})
     assert answer.json["usage"]["completion_tokens"] == 2
+
+
+def test_a_key_has_half_of_the_threads(configured, tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("ann:a-long-secret\nbob:another-secret\n")
+    service = configured(api_key_file=str(file)).app.service
+
+    async def main():
+        held, running = threading.Event(), []
+
+        def hold():
+            running.append(1)
+            held.wait(10)
+
+        mine = [asyncio.ensure_future(service.elsewhere(hold, "ann")) for _ in range(6)]
+        assert await service.elsewhere(lambda: len(running), "bob") <= 2
+        assert await asyncio.wait_for(service.elsewhere(lambda: 5, "bob"), 10) == 5
+        held.set()
+        await asyncio.gather(*mine)
+        assert len(running) == 6
+
+    asyncio.run(main())

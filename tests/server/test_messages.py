@@ -15,6 +15,9 @@ TOOL = {"name": "add", "input_schema": {
 }}  # fmt: skip
 
 
+NOT_HELD = {"name": "n", "input_schema": {"type": "object", "properties": {"a": {"type": 5}}}}
+
+
 def test_an_answer_is_that_of_the_engine(client, engine):
     alone = engine.chat(HI, max_tokens=8, temperature=0)
     for content in ("hi", [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]):
@@ -83,6 +86,18 @@ def test_calls_are_blocks(configured):
         assert json.loads("".join(pieces)) == block["input"]
 
 
+def test_a_schema_is_held(client):
+    form = {"type": "json_schema", "schema": TOOL["input_schema"]}
+    answer = client.post(PATH, messages=HI, max_tokens=60, temperature=0, output_config={"format": form}).json
+    assert json.loads(answer["content"][0]["text"])["a"] in range(10)
+
+
+def test_what_clients_send_that_asks_for_nothing(client):
+    keep = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    fields = {"context_management": keep, "speed": "standard", "inference_geo": "us", "metadata": {"user_id": "x"}}
+    assert client.post(PATH, {**BASE, **fields}).status == 200
+
+
 def test_errors_have_its_form(client):
     answer = client.post(PATH, messages=HI)
     assert answer.status == 400
@@ -95,6 +110,11 @@ def test_errors_have_its_form(client):
 
 @pytest.mark.parametrize(("fields", "place"), [
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type"),
+    ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "sub"}}, "tool_choice.name"),
+    ({"tools": [NOT_HELD], "tool_choice": {"type": "any"}}, "tools[0].input_schema"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {"type": 5}}}}, "output_config.format"),
+    ({"output_config": {"effort": "high"}}, "the chat template reads no variable"),
+    ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits[0].type"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0].type"),
     ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
     ({"tools": [TOOL, TOOL]}, "tools[1].name"),

@@ -11,6 +11,7 @@ import oxillama as ox
 from oxillama.server import ServerConfig, create_app
 from oxillama.server.models import ServedModel
 from tests.server.client import HI, Client
+from tests.speculative.drafting import make_draft
 
 ADMIN = {"x-api-key": "admin-secret"}
 COMPLETIONS = "/v1/completions"
@@ -66,6 +67,34 @@ def test_a_model_that_idles_leaves_memory():
     time.sleep(0.02)
     asyncio.run(client.app.service.models.unload_idle())
     assert states(client) == {"one": "idle"}
+
+
+@pytest.mark.parametrize("kind", ["lookup", "model"])
+def test_drafts_of_the_server_change_no_text(engine, kind):
+    own = {"draft": "lookup"} if kind == "lookup" else {"load_draft": lambda: ox.DraftModel(num_threads=1)}
+    model = ServedModel("one", load=loading(), num_speculative=3, **own)
+    client = served([model])
+    asyncio.run(client.app.service.models.load_all())
+    fields = {"prompt": "The cat sat. " * 12, "max_tokens": 40, "temperature": 0}
+    answer = client.post(COMPLETIONS, fields).json
+    assert answer["choices"][0]["text"] == engine.generate(fields["prompt"], max_tokens=40, temperature=0).text
+    details = answer["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] > 0
+    details = client.post(COMPLETIONS, fields | {"draft": "off"}).json["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] == 0
+    draft = model.draft
+    asyncio.run(client.app.service.models.close())
+    if kind == "model":
+        assert model.draft is None
+        with pytest.raises(ox.EngineClosedError):
+            draft.__reduce__()
+
+
+def test_a_draft_with_other_tokens(caplog):
+    client = served([ServedModel("one", load=loading(), load_draft=make_draft)])
+    asyncio.run(client.app.service.models.load_all())
+    assert states(client) == {"one": "failed"}
+    assert "the draft's vocabulary is not the model's" in caplog.text
 
 
 def test_a_model_that_cant_be_loaded(tmp_path, caplog):

@@ -8,7 +8,8 @@ import pytest
 
 import oxillama as ox
 from oxillama.server import create_app
-from oxillama.server.fields_numbers import DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
+from oxillama.server.fields_numbers import CLASSIFY, DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
+from oxillama.server.routes.embeddings import labelled, probabilities
 from tests.models.bert import BERT, HEADS, changed, with_head
 from tests.server.client import HI, Client
 from tests.server.values import VALUES_OF_JSON
@@ -86,6 +87,33 @@ def test_scores_of_pairs(ranking, ranker, client, engine):
     assert cosine["score"] == pytest.approx(1.0, abs=1e-6)
 
 
+def test_labels_of_texts(ranking, ranker, client):
+    rows = ranker.embed(TEXTS, pooling="rank").astype(np.float64)
+    assert rows.shape[1] == len(ranker.labels) or not ranker.labels
+    answer = ranking.post("/classify", input=TEXTS).json
+    assert [one["index"] for one in answer["data"]] == [0, 1, 2]
+    for one, row in zip(answer["data"], rows, strict=True):
+        assert one["num_classes"] == len(one["probs"]) == len(row)
+        expected = 1 / (1 + np.exp(-row)) if len(row) == 1 else np.exp(row) / np.exp(row).sum()
+        assert one["probs"] == pytest.approx(expected, rel=1e-12)
+        best = int(np.argmax(row))
+        assert one["label"] == (ranker.labels[best] if ranker.labels else f"LABEL_{best}")
+    assert answer["usage"]["prompt_tokens"] == sum(len(ranker.tokenize(text, add_special=True)) for text in TEXTS)
+    assert ranking.post("/classify", input=TEXTS[0]).json["data"] == answer["data"][:1]
+    assert client.post("/classify", input="a").error["param"] == "model"
+
+
+@pytest.mark.parametrize(("scores", "are_logits", "expected"), [
+    ([0.0], True, [0.5]),
+    ([1.0, 1.0, 1.0, 1.0], True, [0.25] * 4),
+    ([900.0, 0.0], True, [1.0, 0.0]),
+    ([0.75, 0.25], False, [0.75, 0.25]),
+])  # fmt: skip
+def test_probabilities(scores, are_logits, expected):
+    assert probabilities(np.array(scores, np.float32), are_logits).tolist() == expected
+    assert labelled(3, np.array(expected), ())["label"] == "LABEL_0"
+
+
 def test_tokens_and_texts(client, engine):
     answer = client.post("/tokenize", prompt="Once upon", return_token_strs=True).json
     ids = engine.tokenize("Once upon")
@@ -107,6 +135,7 @@ def test_tokens_and_texts(client, engine):
 TABLES = {
     "/v1/embeddings": (EMBEDDINGS, {"input": "a"}),
     "/v1/rerank": (RERANK, {"query": "a", "documents": ["b"]}),
+    "/classify": (CLASSIFY, {"input": "a"}),
     "/score": (SCORE, {"text_1": "a", "text_2": "b"}),
     "/tokenize": (TOKENIZE, {"prompt": "a"}),
     "/detokenize": (DETOKENIZE, {"tokens": [5]}),

@@ -88,6 +88,15 @@ def test_calls_are_items(configured):
     assert arguments == done["arguments"] == call["arguments"]
 
 
+def test_a_call_that_is_cut_is_incomplete(configured):
+    client = configured(tool_format="hermes")
+    options = {"input": "hi", "tools": [TOOL], "tool_choice": "required", "seed": 2, "temperature": 0}
+    n = client.post(PATH, options | {"parallel_tool_calls": False}).json["usage"]["output_tokens"]
+    whole = client.post(PATH, options | {"max_output_tokens": n - 16}).json
+    assert (whole["status"], whole["output"][-1]["status"]) == ("incomplete", "incomplete")
+    assert whole["output"][-1]["type"] == "function_call"
+
+
 @pytest.mark.parametrize(("fields", "param"), [
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
     ({"store": True}, "store"),
@@ -101,6 +110,9 @@ def test_calls_are_items(configured):
     ({"input": "word " * 2000}, "input"),
     ({"text": {"format": {"type": "json_schema", "schema": {"type": 5}}}}, "text.format"),
     ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+    ({"tools": [{**TOOL, "parameters": {"type": 5}}], "tool_choice": "required"}, "tools[0].parameters"),
+    ({"instructions": "x", "input": [{"role": "user", "content": "y"}, {"type": "function_call", "call_id": "1",
+      "name": "add", "arguments": "{"}]}, "input[1].arguments"),
 ])  # fmt: skip
 def test_what_is_refused(client, fields, param):
     answer = client.post(PATH, {"input": "hi", **fields})

@@ -1,9 +1,12 @@
 """Servers on real sockets: clients that leave, don't read, or are slow, and the end of a server."""
 
+import http.client
 import json
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -179,7 +182,7 @@ def start(*flags, **environment):
 
 def port_of(process):
     for line in process.stderr:
-        if "listening on http://127.0.0.1:" in line:
+        if "listening on http" in line:
             return int(line.rsplit(":", 1)[1])
     raise AssertionError(f"it ended with {process.wait()}")
 
@@ -267,6 +270,41 @@ def test_keys_are_read_again(tmp_path):
         process.terminate()
         _, logged = process.communicate(timeout=30)
     assert "secret" not in logged.replace("--api-key", "")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_certificates_are_read_again(tmp_path):
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    made = ["openssl", "req", "-x509", *curve, "-nodes", "-subj", "/CN=localhost"]
+    for name in ("one", "two"):
+        files = ["-keyout", tmp_path / f"{name}.key", "-out", tmp_path / f"{name}.crt"]
+        subprocess.run([*made, *files], check=True, capture_output=True)
+    cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    shutil.copy(tmp_path / "one.crt", cert)
+    shutil.copy(tmp_path / "one.key", key)
+    process = start("--tls-cert", str(cert), "--tls-key", str(key))
+    try:
+        port = port_of(process)
+
+        def shown():
+            return ssl.get_server_certificate(("127.0.0.1", port)).strip()
+
+        assert shown() == (tmp_path / "one.crt").read_text().strip()
+        trusted = ssl.create_default_context(cafile=tmp_path / "one.crt")
+        connection = http.client.HTTPSConnection("localhost", port, context=trusted, timeout=30)
+        connection.request("GET", "/health")
+        assert connection.getresponse().status == 200
+        connection.close()
+        shutil.copy(tmp_path / "two.crt", cert)  # without its key
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
+        assert shown() == (tmp_path / "one.crt").read_text().strip()
+        shutil.copy(tmp_path / "two.key", key)
+        process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: shown() == (tmp_path / "two.crt").read_text().strip())
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
 
 
 def test_many_clients_at_once(engine):

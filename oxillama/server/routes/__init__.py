@@ -9,7 +9,7 @@ from oxillama.server.exchange import Exchange
 from oxillama.server.fields import CHAT, COMPLETIONS
 from oxillama.server.fields_admin import LOAD_ADAPTER, MODEL_NAME, NOTHING, UNLOAD_ADAPTER
 from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
-from oxillama.server.fields_numbers import DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
+from oxillama.server.fields_numbers import CLASSIFY, DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
 from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
 from oxillama.server.kinds import Record
 from oxillama.server.routes.admin import (
@@ -24,7 +24,7 @@ from oxillama.server.routes.admin import (
 )  # fmt: skip
 from oxillama.server.routes.chat import chat_completions
 from oxillama.server.routes.completions import completions
-from oxillama.server.routes.embeddings import embeddings, rerank, score
+from oxillama.server.routes.embeddings import classify, embeddings, rerank, score
 from oxillama.server.routes.health import health, metrics, model, models, ready, version
 from oxillama.server.routes.messages import count_message_tokens, messages
 from oxillama.server.routes.responses import input_tokens, kept_response, responses
@@ -59,6 +59,7 @@ ROUTES = (
     Endpoint("POST", "/rerank", rerank, "the same"),
     Endpoint("POST", "/v1/score", score, "scores of pairs of texts (vLLM)", SCORE),
     Endpoint("POST", "/score", score, "the same"),
+    Endpoint("POST", "/classify", classify, "labels of texts, with their probabilities (vLLM)", CLASSIFY),
     Endpoint("POST", "/tokenize", tokenize, "tokens of a text or a conversation (vLLM)", TOKENIZE),
     Endpoint("POST", "/detokenize", detokenize, "the text of tokens (vLLM)", DETOKENIZE),
     Endpoint("GET", "/tokenizer_info", tokenizer_info, "control tokens and chat template (vLLM)"),

@@ -24,7 +24,7 @@ async def load_adapter(exchange: Exchange) -> None:
     if name in engine.loras or name in exchange.service.models.all:
         raise ApiError(409, "adapter_exists", f"there is an adapter or a model {name!r:.80} already", "lora_name")
     try:
-        await exchange.service.elsewhere(lambda: engine.load_lora(name, path))
+        await exchange.elsewhere(lambda: engine.load_lora(name, path))
     except LoadError as error:
         raise bad_value("lora_path", f"lora_path: {error}") from None
     except ConfigError as error:
@@ -53,7 +53,7 @@ async def unload_adapter(exchange: Exchange) -> None:
     values = await exchange.fields(UNLOAD_ADAPTER)
     chosen = await exchange.service.models.use(values.get("base_model"))
     try:
-        await exchange.service.elsewhere(lambda: chosen.model.ready.engine.unload_lora(values["lora_name"]))
+        await exchange.elsewhere(lambda: chosen.model.ready.engine.unload_lora(values["lora_name"]))
     except ConfigError as error:
         raise ApiError(404, "adapter_not_found", str(error), "lora_name") from None
     await exchange.json({"status": "unloaded"})

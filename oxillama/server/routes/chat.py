@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from oxillama.core.results import Chunk, FinishReason
-from oxillama.server.answers import Choice, Delta, logprob_of, prompt_logprobs_of, usage_of
+from oxillama.server.answers import Choice, Delta, content_tokens, logprob_of, prompt_logprobs_of, usage_of
 from oxillama.server.asks import Ask, Run, engine_options, limited
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields import CHAT, SERVING
-from oxillama.server.generating import choices_of, respond, running
+from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import conversation
 from oxillama.server.sse import DONE, Event
+from oxillama.server.turns import Translated, renamed
 
-__all__ = ["chat_completions", "check_stream", "stream_options", "timings_of"]
+__all__ = ["chat_completions", "check_stream", "read_ask", "read_translated", "stream_options", "timings_of"]
 
 _ENGINE = [field for field in CHAT.fields if field.to and field not in SERVING]
 
 
 async def chat_completions(exchange: Exchange) -> None:
     """POST /v1/chat/completions"""
-    values = await exchange.fields(CHAT)
-    chosen = await exchange.service.models.use(values.get("model"))
-    async with running(exchange, chosen, lambda: read_ask(values, exchange, chosen)) as run:
-        await respond(exchange, run, ChatDialect(run, values))
+    await answered(exchange, CHAT, read_ask, ChatDialect)
 
 
 def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
@@ -50,6 +49,12 @@ def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> A
     check_stream(values)
     n = limited("n", values.get("n", 1), config.max_n, "--max-n")
     return Ask(chosen, options, messages, n=n, whole=not values.get("stream"), constraint=constraint)
+
+
+def read_translated(translated: Translated, exchange: Exchange, chosen: Chosen) -> Ask:
+    """What a request of another dialect asks for. Raises ApiError, which names the request's own fields."""
+    ask = renamed(lambda: read_ask(translated.values, exchange, chosen), translated.names)
+    return replace(ask, names=translated.names)
 
 
 def most_tokens(values: Mapping[str, Any]) -> int | None:
@@ -86,6 +91,8 @@ class ChatDialect:
         self.choices = choices_of(run, 1 if values.get("parallel_tool_calls") is False else None)
         self.streaming = stream_options(values)
         self.shows_ids = values.get("return_token_ids", False)
+        self.shows_reasoning = values.get("include_reasoning", True)
+        self._hidden = [0] * len(self.choices)  # tokens of each that are reasoning's
         self.head = {
             "id": new_id("chatcmpl-"),
             "object": "chat.completion.chunk" if values.get("stream") else "chat.completion",
@@ -96,7 +103,20 @@ class ChatDialect:
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
+        self._shown(self.choices[index], chunk)
         self.choices[index].add(chunk)
+
+    def _shown(self, choice: Choice, chunk: Chunk) -> slice:
+        """Which tokens of a chunk are shown: those of reasoning with the reasoning alone, which comes first."""
+        if self.shows_reasoning or choice.texts or choice.calls:
+            return slice(None)
+        n = len(chunk.token_ids)
+        if chunk.text:
+            first = content_tokens(chunk, self.run.tokenizer.token_bytes, False).start
+        else:
+            first = n if chunk.reasoning and not chunk.tool_call_deltas else 0
+        self._hidden[choice.index] += first
+        return slice(first, n)
 
     # ---- a stream
 
@@ -105,12 +125,13 @@ class ChatDialect:
 
     def step(self, index: int, chunk: Chunk) -> list[Event]:
         choice = self.choices[index]
+        shown = self._shown(choice, chunk)
         delta = choice.add(chunk)
         parts = self._parts(delta)
         events = [self._event(choice, part) for part in parts]
-        if (chunk.token_ids or chunk.logprobs) and (self.values.get("logprobs") or self.shows_ids):
+        if chunk.token_ids[shown] and (self.values.get("logprobs") or self.shows_ids):
             events = events or [self._event(choice, {})]
-            self._say_tokens(events[-1][1]["choices"][0], chunk)
+            self._say_tokens(events[-1][1]["choices"][0], chunk, shown)
         if chunk.finish_reason is not None:
             events.append(self._event(choice, {}, choice.finish_reason))
             events[-1][1]["choices"][0]["stop_reason"] = choice.stop_reason
@@ -127,17 +148,17 @@ class ChatDialect:
 
     def _parts(self, delta: Delta) -> list[dict[str, Any]]:
         parts: list[dict[str, Any]] = []
-        if delta.reasoning and self.values.get("include_reasoning", True):
+        if delta.reasoning and self.shows_reasoning:
             parts.append({"reasoning_content": delta.reasoning})
         if delta.text:
             parts.append({"content": delta.text})
         return parts + [{"tool_calls": [call.to_dict()]} for call in delta.calls]
 
-    def _say_tokens(self, said: dict[str, Any], chunk: Chunk) -> None:
+    def _say_tokens(self, said: dict[str, Any], chunk: Chunk, shown: slice) -> None:
         if self.values.get("logprobs"):
-            said["logprobs"] = {"content": [logprob_of(one) for one in chunk.logprobs or ()], "refusal": None}
+            said["logprobs"] = {"content": [logprob_of(one) for one in (chunk.logprobs or [])[shown]], "refusal": None}
         if self.shows_ids:
-            said["token_ids"] = chunk.token_ids
+            said["token_ids"] = chunk.token_ids[shown]
 
     def _event(self, choice: Choice, delta: dict[str, Any], reason: FinishReason | str | None = None) -> Event:
         said = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": reason}
@@ -165,7 +186,7 @@ class ChatDialect:
 
     def _whole(self, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
-        if choice.reasoning and self.values.get("include_reasoning", True):
+        if choice.reasoning and self.shows_reasoning:
             message["reasoning_content"] = choice.reasoning
         if choice.calls:
             message["content"] = choice.text or None
@@ -173,12 +194,12 @@ class ChatDialect:
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in choice.calls
             ]
-        logprobs = None
+        logprobs, hidden = None, self._hidden[choice.index]
         if self.values.get("logprobs"):
-            logprobs = {"content": [logprob_of(one) for one in choice.logprobs], "refusal": None}
+            logprobs = {"content": [logprob_of(one) for one in choice.logprobs[hidden:]], "refusal": None}
         said = {"index": choice.index, "message": message, "logprobs": logprobs}
         said |= {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
-        return said | ({"token_ids": choice.token_ids} if self.shows_ids else {})
+        return said | ({"token_ids": choice.token_ids[hidden:]} if self.shows_ids else {})
 
 
 def timings_of(run: Run, values: Mapping[str, Any]) -> dict[str, Any]:

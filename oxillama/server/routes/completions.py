@@ -12,7 +12,7 @@ from oxillama.server.asks import MAX_CHOICES, Ask, Run, engine_options, limited
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields import COMPLETIONS
-from oxillama.server.generating import choices_of, respond, running
+from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.routes.chat import check_stream, stream_options, timings_of
 from oxillama.server.sse import DONE, Event
@@ -24,10 +24,7 @@ DEFAULT_TOKENS = 16
 
 async def completions(exchange: Exchange) -> None:
     """POST /v1/completions"""
-    values = await exchange.fields(COMPLETIONS)
-    chosen = await exchange.service.models.use(values.get("model"))
-    async with running(exchange, chosen, lambda: read_ask(values, exchange, chosen)) as run:
-        await respond(exchange, run, CompletionDialect(run, values))
+    await answered(exchange, COMPLETIONS, read_ask, CompletionDialect)
 
 
 def prompts_of(given: Any) -> list[Any]:

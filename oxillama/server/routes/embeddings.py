@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama._util.float_text import json_of
 from oxillama.core.async_requests import CoroutineBell
 from oxillama.core.embedding import embedding_requests, ranking_requests, read_pairs
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped, new_id
-from oxillama.server.fields_numbers import EMBEDDINGS, RERANK, SCORE
+from oxillama.server.fields_numbers import CLASSIFY, EMBEDDINGS, RERANK, SCORE
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import computed, engine_errors
 
-__all__ = ["embeddings", "rerank", "score"]
+__all__ = ["classify", "embeddings", "rerank", "score"]
 
 
 async def embeddings(exchange: Exchange) -> None:
@@ -28,10 +29,7 @@ async def embeddings(exchange: Exchange) -> None:
     options: dict[str, Any] = {name: values[name] for name in ("dimensions", "normalize") if name in values}
     if chosen.adapter is not None:
         options["lora"] = [chosen.adapter]
-    given = values["input"]
-    kinds = {type(one) for one in given} if isinstance(given, list) else {str}
-    if len(kinds) > 1:
-        raise bad_value("input", "input must be a text, a list of token ids, or a list of either")
+    listed = texts_of(values["input"])
 
     def make(bell: CoroutineBell) -> Any:
         context = chosen.model.ready.engine.context
@@ -39,24 +37,30 @@ async def embeddings(exchange: Exchange) -> None:
             text = f"dimensions must be at most {context.spec.n_embd}, which the model has, not {values['dimensions']}"
             raise bad_value("dimensions", text)
         pooling = values.get("pooling", "mean" if context.pooling in ("none", "rank") else None)
-        listed = given if kinds != {int} and isinstance(given, list) else [given]
         return embedding_requests(context, listed, pooling, options, bell)
 
     def shape(vectors: Any, n_tokens: int) -> bytes:
-        data = [{"object": "embedding", "index": i, "embedding": as_field(vector, values)}
-                for i, vector in enumerate(vectors)]  # fmt: skip
+        text = as_base64 if values.get("encoding_format") == "base64" else json_of
+        data = b",".join(b'{"object":"embedding","index":%d,"embedding":%b}' % (i, text(vector))
+                         for i, vector in enumerate(vectors))  # fmt: skip
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-        return dumped({"object": "list", "data": data, "model": chosen.name, "usage": usage})
+        rest = dumped({"model": chosen.name, "usage": usage})
+        return b'{"object":"list","data":[%b],%b' % (data, rest[1:])
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
 
-def as_field(vector: NDArray[np.float32], values: Mapping[str, Any]) -> str | list[float]:
-    """An embedding as numbers, or as base64 of their bytes."""
-    if values.get("encoding_format") == "base64":
-        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-    found: list[float] = vector.tolist()
-    return found
+def texts_of(given: Any) -> list[Any]:
+    """The texts of a request's `input`, or lists of token ids. Raises ApiError for a mixture."""
+    kinds = {type(one) for one in given} if isinstance(given, list) else {str}
+    if len(kinds) > 1:
+        raise bad_value("input", "input must be a text, a list of token ids, or a list of either")
+    return given if kinds != {int} and isinstance(given, list) else [given]
+
+
+def as_base64(vector: NDArray[np.float32]) -> bytes:
+    """A JSON string: base64 of the numbers' bytes."""
+    return b'"%b"' % base64.b64encode(vector.astype("<f4", copy=False).data)
 
 
 def adapters_of(chosen: Chosen) -> dict[str, Any]:
@@ -112,6 +116,43 @@ async def score(exchange: Exchange) -> None:
         return dumped({**head, "data": data, "usage": usage})
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
+
+
+async def classify(exchange: Exchange) -> None:
+    """POST /classify: of a model with a classifier, the label of each text and the probabilities of all."""
+    values = await exchange.fields(CLASSIFY)
+    chosen = await exchange.service.models.use(values.get("model"))
+    context, listed = chosen.model.ready.engine.context, texts_of(values["input"])
+    if context.classifier is None:
+        raise bad_value("model", f"the model {chosen.name} has no classifier", "unsupported_parameter")
+    head = context.classifier
+
+    def make(bell: CoroutineBell) -> Any:
+        return embedding_requests(context, listed, "rank", adapters_of(chosen), bell)
+
+    def shape(rows: Any, n_tokens: int) -> bytes:
+        data = [labelled(i, probabilities(row, head.of_first), head.labels) for i, row in enumerate(rows)]
+        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens, "completion_tokens": 0}
+        base = {"id": new_id("classify-"), "object": "list", "created": int(time.time()), "model": chosen.name}
+        return dumped({**base, "data": data, "usage": usage})
+
+    await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
+
+
+def probabilities(scores: NDArray[np.float32], are_logits: bool) -> NDArray[np.float64]:
+    """Of the scores of a classifier: their softmax, of one alone its sigmoid; those of decoders are softmaxed there."""
+    x = scores.astype(np.float64)
+    if len(x) == 1:
+        return 1 / (1 + np.exp(-x))
+    powers = np.exp(x - x.max()) if are_logits else x
+    return np.asarray(powers / powers.sum())
+
+
+def labelled(index: int, found: NDArray[np.float64], labels: tuple[str, ...]) -> dict[str, Any]:
+    """One entry of an answer; labels without names are called LABEL_0 and so on, as Transformers does."""
+    best = int(found.argmax())
+    name = labels[best] if labels else f"LABEL_{best}"
+    return {"index": index, "label": name, "probs": found.tolist(), "num_classes": len(found)}
 
 
 def pairs_of(values: Mapping[str, Any]) -> list[tuple[str, str]]:

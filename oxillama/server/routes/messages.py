@@ -12,36 +12,42 @@ from oxillama.server.asks import Ask, Run
 from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
-from oxillama.server.generating import choices_of, respond, running
-from oxillama.server.routes.chat import read_ask
+from oxillama.server.generating import answered, choices_of
+from oxillama.server.models import Chosen
+from oxillama.server.routes.chat import read_translated
 from oxillama.server.routes.responses import count_tokens
 from oxillama.server.sse import Event
-from oxillama.server.turns import Turns, text_of
+from oxillama.server.turns import Translated, Turns, text_of, tool_names
 
-__all__ = ["NAMES", "count_message_tokens", "messages"]
+__all__ = ["count_message_tokens", "messages"]
 
-NAMES = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences"}
-_SAME = ("model", "stream", "temperature", "top_p", "top_k")
+NAMES = {
+    "max_completion_tokens": "max_tokens",
+    "stop": "stop_sequences",
+    "tool_choice.function": "tool_choice",
+    "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    "reasoning_budget": "thinking.budget_tokens",
+}
+_SAME = ("model", "stream", "temperature", "top_p", "top_k", "thinking")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 async def messages(exchange: Exchange) -> None:
     """POST /v1/messages"""
-    values = await exchange.fields(MESSAGES)
-    chosen = await exchange.service.models.use(values.get("model"))
+    await answered(exchange, MESSAGES, read_message, MessageDialect)
 
-    def ask() -> Ask:
-        return read_ask(as_chat(values), exchange, chosen)
 
-    async with running(exchange, chosen, ask, NAMES) as run:
-        await respond(exchange, run, MessageDialect(run, values))
+def read_message(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+    """What a request asks for. Raises ApiError."""
+    return read_translated(as_chat(values), exchange, chosen)
 
 
 async def count_message_tokens(exchange: Exchange) -> None:
     """POST /v1/messages/count_tokens"""
     values = await exchange.fields(COUNT_TOKENS)
     chosen = await exchange.service.models.use(values.get("model"))
-    await exchange.json({"input_tokens": await count_tokens(exchange, as_chat(values), chosen, NAMES)})
+    await exchange.json({"input_tokens": await count_tokens(exchange, lambda: as_chat(values), chosen)})
 
 
 def _is_begun(messages: list[dict[str, Any]]) -> bool:
@@ -51,10 +57,11 @@ def _is_begun(messages: list[dict[str, Any]]) -> bool:
     return last.get("role") == "assistant" and not last.get("tool_calls") and bool(said)
 
 
-def as_chat(values: Mapping[str, Any]) -> dict[str, Any]:
+def as_chat(values: Mapping[str, Any]) -> Translated:
     """The fields of chat completions that say the same."""
     chat: dict[str, Any] = {name: values[name] for name in _SAME if name in values}
-    chat["messages"] = turns_of(values)
+    turns = turns_of(values)
+    chat["messages"] = turns.whole()
     if _is_begun(chat["messages"]):
         chat["continue_final_message"] = True
     if "max_tokens" in values:
@@ -68,7 +75,12 @@ def as_chat(values: Mapping[str, Any]) -> dict[str, Any]:
         named = {"type": "function", "function": {"name": choice.get("name")}}
         chat["tool_choice"] = _CHOICES.get(choice["type"], named)
         chat["parallel_tool_calls"] = not choice.get("disable_parallel_tool_use", False)
-    return chat
+    wanted = values.get("output_config", {})
+    if "effort" in wanted:
+        chat["reasoning_effort"] = wanted["effort"]
+    if "format" in wanted:
+        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted["format"]["schema"]}}
+    return Translated(chat, {**turns.names, **tool_names(values.get("tools", ()), "input_schema"), **NAMES})
 
 
 def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,27 +89,28 @@ def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, "parameters": tool["input_schema"]}
 
 
-def turns_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def turns_of(values: Mapping[str, Any]) -> Turns:
     """Messages of chat completions: results of tools come as messages of their own, before what the user says."""
     turns = Turns()
     if "system" in values:
-        turns.say("system", text_of(values["system"]))
-    for message in values["messages"]:
+        turns.say("system", text_of(values["system"]), "system")
+    for i, message in enumerate(values["messages"]):
+        place = f"messages[{i}]"
         content = message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         for block in blocks:
             if block["type"] == "tool_result":
                 text = text_of(block.get("content", ""))
-                turns.give(block["tool_use_id"], f"Error: {text}" if block.get("is_error") else text)
+                turns.give(block["tool_use_id"], f"Error: {text}" if block.get("is_error") else text, place)
             elif block["type"] == "thinking":
-                turns.think(block["thinking"])
+                turns.think(block["thinking"], place)
         texts = [block for block in blocks if block["type"] == "text"]
         if texts or not blocks:
-            turns.say(message["role"], text_of(texts))
+            turns.say(message["role"], text_of(texts), place)
         for block in blocks:
             if block["type"] == "tool_use":
-                turns.call(block["id"], block["name"], json.dumps(block["input"], ensure_ascii=False))
-    return turns.whole()
+                turns.call(block["id"], block["name"], json.dumps(block["input"], ensure_ascii=False), place)
+    return turns
 
 
 class MessageDialect:
@@ -111,6 +124,7 @@ class MessageDialect:
         self.id = new_id("msg_")
         self.content: list[dict[str, Any]] = []
         self._is_open = False
+        self._shows_thinking = values.get("thinking", {}).get("display") != "omitted"
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
@@ -124,8 +138,9 @@ class MessageDialect:
         events: list[Event] = []
         if delta.reasoning:
             events += self._to("thinking", {"type": "thinking", "thinking": "", "signature": ""})
-            self.content[-1]["thinking"] += delta.reasoning
-            events.append(self._delta(type="thinking_delta", thinking=delta.reasoning))
+            if self._shows_thinking:
+                self.content[-1]["thinking"] += delta.reasoning
+                events.append(self._delta(type="thinking_delta", thinking=delta.reasoning))
         if delta.text:
             events += self._to("text", {"type": "text", "text": ""})
             self.content[-1]["text"] += delta.text

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from oxillama.core.options import PromptOptions
 from oxillama.core.results import Chunk
-from oxillama.server.answers import Choice, logprob_of, usage_of
+from oxillama.server.answers import Choice, content_tokens, logprob_of, usage_of
 from oxillama.server.asks import Ask, Run
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
-from oxillama.server.fields import CHAT
 from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
-from oxillama.server.generating import choices_of, respond, running
+from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
-from oxillama.server.prompting import conversation, prompt_ids
-from oxillama.server.routes.chat import read_ask
+from oxillama.server.prompting import prompt_of
+from oxillama.server.routes.chat import read_translated
 from oxillama.server.sse import Event
-from oxillama.server.turns import chat_tools, of_items, renamed
+from oxillama.server.turns import Translated, chat_tools, of_items, renamed, tool_names
 
-__all__ = ["NAMES", "input_tokens", "kept_response", "responses"]
+__all__ = ["count_tokens", "input_tokens", "kept_response", "responses"]
 
 NAMES = {
     "messages": "input",
@@ -40,34 +38,32 @@ _SAME = (
 
 async def responses(exchange: Exchange) -> None:
     """POST /v1/responses"""
-    values = await exchange.fields(RESPONSES)
-    chosen = await exchange.service.models.use(values.get("model"))
+    await answered(exchange, RESPONSES, read_response, ResponseDialect)
 
-    def ask() -> Ask:
-        return read_ask(as_chat(values), exchange, chosen)
 
-    async with running(exchange, chosen, ask, NAMES) as run:
-        await respond(exchange, run, ResponseDialect(run, values))
+def read_response(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+    """What a request asks for. Raises ApiError."""
+    return read_translated(as_chat(values), exchange, chosen)
 
 
 async def input_tokens(exchange: Exchange) -> None:
     """POST /v1/responses/input_tokens"""
     values = await exchange.fields(INPUT_TOKENS)
     chosen = await exchange.service.models.use(values.get("model"))
-    count = await count_tokens(exchange, as_chat(values), chosen, NAMES)
+    count = await count_tokens(exchange, lambda: as_chat(values), chosen)
     await exchange.json({"object": "response.input_tokens", "input_tokens": count})
 
 
-async def count_tokens(exchange: Exchange, chat: Mapping[str, Any], chosen: Chosen, names: Mapping[str, str]) -> int:
+async def count_tokens(exchange: Exchange, translate: Callable[[], Translated], chosen: Chosen) -> int:
     """Tokens of the prompt of a conversation. Raises ApiError."""
 
     def count() -> int:
-        options = {f.to: chat[f.name] for f in CHAT.fields if f.to in PromptOptions.__annotations__ and f.name in chat}
-        messages = conversation(chat, options, exchange, chosen)
-        return len(prompt_ids(messages, options, chosen))
+        chat = translate()
+        ids = renamed(lambda: engine_errors(lambda: prompt_of(chat.values, exchange, chosen), chosen), chat.names)
+        return len(ids)
 
     with chosen.in_use():
-        return await exchange.service.elsewhere(lambda: renamed(lambda: engine_errors(count, chosen), names))
+        return await exchange.elsewhere(count)
 
 
 async def kept_response(exchange: Exchange) -> None:
@@ -76,11 +72,12 @@ async def kept_response(exchange: Exchange) -> None:
     raise ApiError(404, "response_not_found", text, "id")
 
 
-def as_chat(values: Mapping[str, Any]) -> dict[str, Any]:
+def as_chat(values: Mapping[str, Any]) -> Translated:
     """The fields of chat completions that say the same."""
     chat = {name: value for name, value in values.items() if name not in _SAME}
     chat |= {name: values[name] for name in ("stream", "parallel_tool_calls") if name in values}
-    chat["messages"] = of_items(values["input"], values.get("instructions"))
+    turns = of_items(values["input"], values.get("instructions"))
+    chat["messages"] = turns.whole()
     chat |= chat_tools(values)
     if "max_output_tokens" in values:
         chat["max_completion_tokens"] = values["max_output_tokens"]
@@ -97,7 +94,7 @@ def as_chat(values: Mapping[str, Any]) -> dict[str, Any]:
             text = "top_logprobs needs include: ['message.output_text.logprobs']"
             raise bad_value("top_logprobs", text)
         chat["top_logprobs"] = values["top_logprobs"]
-    return chat
+    return Translated(chat, {**turns.names, **tool_names(values.get("tools", ())), **NAMES})
 
 
 class ResponseDialect:
@@ -120,6 +117,7 @@ class ResponseDialect:
         return [self._event(f"response.{name}", response=body) for name in ("created", "in_progress")]
 
     def step(self, index: int, chunk: Chunk) -> list[Event]:
+        begun = bool(self.choices[index].texts)
         delta = self.choices[index].add(chunk)
         events: list[Event] = []
         if delta.reasoning:
@@ -127,8 +125,9 @@ class ResponseDialect:
             events += opened
             item["content"][0]["text"] += delta.reasoning
             events.append(self._part_event("response.reasoning_text.delta", delta=delta.reasoning))
-        logprobs = [logprob_of(one) for one in chunk.logprobs or ()]
         if delta.text:
+            own = content_tokens(chunk, self.run.tokenizer.token_bytes, begun)
+            logprobs = [logprob_of(one) for one in (chunk.logprobs or [])[own]]
             item, opened = self._item("message")
             events += opened
             item["content"][0]["text"] += delta.text
@@ -144,6 +143,8 @@ class ResponseDialect:
             if call.arguments:
                 self.output[-1]["arguments"] += call.arguments
                 events.append(self._item_event("response.function_call_arguments.delta", delta=call.arguments))
+        if delta.cut:
+            events += self._close("incomplete")
         return events
 
     def add(self, index: int, chunk: Chunk) -> None:

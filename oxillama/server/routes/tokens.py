@@ -8,10 +8,10 @@ from typing import Any
 from oxillama.core.prompts import check_length, check_tokens
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange
-from oxillama.server.fields_numbers import DETOKENIZE, TOKENIZE
+from oxillama.server.fields_numbers import DETOKENIZE, OF_MESSAGES, TOKENIZE
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
-from oxillama.server.prompting import conversation, prompt_ids
+from oxillama.server.prompting import prompt_of
 
 __all__ = ["detokenize", "tokenize", "tokenizer_info"]
 
@@ -32,7 +32,7 @@ async def tokenize(exchange: Exchange) -> None:
         return found
 
     with chosen.in_use():
-        found = await exchange.service.elsewhere(lambda: engine_errors(make, chosen))
+        found = await exchange.elsewhere(lambda: engine_errors(make, chosen))
     await exchange.json(found)
 
 
@@ -40,9 +40,12 @@ def ids_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> lis
     """The tokens of a text, whose control tokens are read, or of a conversation."""
     engine = chosen.model.ready.engine
     if "messages" in values:
-        options: dict[str, Any] = {}
-        messages = conversation(values, options, exchange, chosen)
-        return prompt_ids(messages, options, chosen)
+        if values.get("add_special_tokens"):
+            raise bad_value("add_special_tokens", "add_special_tokens is for prompt: a chat template writes its own")
+        return prompt_of(values, exchange, chosen)
+    for name in ("tools", *OF_MESSAGES):
+        if name in values:
+            raise bad_value(name, f"{name} is for messages, not for prompt")
     # However long it is: a text that doesn't fit is counted, too, unless it is longer than any could be.
     check_length(engine.tokenizer, "prompt", values["prompt"], 64 * engine.context_size, parse_special=True)
     special = values.get("add_special_tokens", True)
@@ -59,7 +62,7 @@ async def detokenize(exchange: Exchange) -> None:
         return engine.tokenizer.decode(check_tokens("tokens", values["tokens"], engine.tokenizer.n_vocab))
 
     with chosen.in_use():
-        text = await exchange.service.elsewhere(lambda: engine_errors(make, chosen))
+        text = await exchange.elsewhere(lambda: engine_errors(make, chosen))
     await exchange.json({"prompt": text})
 
 

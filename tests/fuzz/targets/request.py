@@ -19,7 +19,6 @@ from oxillama.server.exchange import Tally
 from oxillama.server.kinds import Reading
 from oxillama.server.numbers import engine_errors
 from oxillama.server.routes import ROUTES
-from oxillama.server.turns import renamed
 from tests.fuzz.mutate import TEXT, with_word
 from tests.fuzz.target import Target, told
 from tests.fuzz.targets.json_values import on_value, put, remove, replace, transplant
@@ -50,6 +49,10 @@ SEEDS = [
         "role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}, {"role": "user",
         "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x", "is_error": True}]}],
         "tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "tool", "name": "f"}}],
+    ["/v1/messages", {"max_tokens": 5, "messages": HI, "thinking": {"type": "adaptive", "display": "omitted"},
+        "output_config": {"format": {"type": "json_schema", "schema": {"enum": ["a"]}}}}],
+    ["/v1/responses", {"input": "hi", "thinking": {"type": "enabled", "budget_tokens": 9},
+        "reasoning": {"effort": "none"}}],
     ["/tokenize", {"messages": HI, "tools": [TOOL]}],
     ["/v1/embeddings", {"input": ["a", [1]], "encoding_format": "base64"}],
     ["/v1/rerank", {"query": "a", "documents": ["b", {"text": "c"}]}],
@@ -97,9 +100,9 @@ def made(path, values):
         case "/v1/completions":
             prepare(completions.read_ask(values, exchange, chosen))
         case "/v1/responses":
-            renamed(lambda: prepare(chat.read_ask(responses.as_chat(values), exchange, chosen)), responses.NAMES)
+            prepare(responses.read_response(values, exchange, chosen))
         case "/v1/messages":
-            renamed(lambda: prepare(chat.read_ask(messages.as_chat(values), exchange, chosen)), messages.NAMES)
+            prepare(messages.read_message(values, exchange, chosen))
         case "/tokenize" if "prompt" in values or "messages" in values:
             engine_errors(lambda: tokens.ids_of(values, exchange, chosen), chosen)
         case _:

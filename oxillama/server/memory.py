@@ -1,0 +1,44 @@
+"""Memory of models: the bytes of their weights, beside what the machine or its control group has."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from oxillama.errors import ConfigError
+from oxillama.offload.pressure import MemoryPressureProbe
+
+__all__ = ["check_memory", "is_short_of", "shown_bytes", "weight_bytes"]
+
+_PARTS = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+
+
+def weight_bytes(path: str) -> int:
+    """Bytes of a GGUF file, with the parts that it is split into; of those that are missing, loading says so."""
+    parts = _PARTS.fullmatch(path)
+    count = int(parts["count"]) if parts else 1
+    files = [f"{parts['stem']}-{i:05}-of-{parts['count']}.gguf" for i in range(1, count + 1)] if parts else [path]
+    return sum(os.path.getsize(file) for file in files if os.path.isfile(file))
+
+
+def check_memory(weights: Mapping[str, int], probe: MemoryPressureProbe | None = None) -> None:
+    """Raises ConfigError for models, bytes by name, whose weights together are more than all memory that there is."""
+    total, needed = (probe or MemoryPressureProbe()).read().total, sum(weights.values())
+    if total is not None and needed > total:
+        each = ", ".join(f"{name} {shown_bytes(n)}" for name, n in weights.items())
+        raise ConfigError(
+            f"the models need {shown_bytes(needed)} for their weights alone ({each}), and there are "
+            f"{shown_bytes(total)} of memory: load some on demand with models_max, or give offload"
+        )
+
+
+def is_short_of(n_bytes: int, probe: MemoryPressureProbe | None = None) -> bool:
+    """Whether so many bytes can't be had without taking them from other processes."""
+    available = (probe or MemoryPressureProbe()).read().available
+    return available is not None and available < n_bytes
+
+
+def shown_bytes(n_bytes: int) -> str:
+    """A number of bytes in GiB or MiB."""
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 1 << 30 else f"{n_bytes / 2**20:.1f} MiB"
