@@ -139,6 +139,21 @@ class Mapper(ABC):
         """
         return with_types(schema, self.added())
 
+    def register(self, connection: Any, name: str, types: Mapping[str, str] | None = None) -> None:
+        """Makes it a function of a DuckDB connection: `select answer(text) from t`.
+
+        Its arguments are `inputs`, in order, of type VARCHAR unless `types` says otherwise: {"seed": "BIGINT"}. It
+        gives the output, or a struct of `added()` if these are more. Rows are computed by DuckDB's vectors of 2,048.
+        Raises ConfigError for a type of a column that it doesn't read; DuckDB's errors.
+        """
+        from oxillama.data.duck import register
+
+        for column in types or ():
+            if column not in self.inputs:
+                raise ConfigError(f"types must be of {', '.join(self.inputs)}, not of {column!r:.60}")
+        parameters = {column: (types or {}).get(column, "VARCHAR") for column in self.inputs}
+        register(connection, name, self, parameters, self.added())
+
     def close(self) -> None:
         """Closes the engine that was opened for it, which others of the same settings share; a call opens it again."""
         self.source.close()
