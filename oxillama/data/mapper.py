@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
 
 from oxillama._util.checks import check_choice
+from oxillama._util.lazy import lazy
 from oxillama.data.columns import TEXT, Cells, ColumnType, check_name
 from oxillama.data.engines import EngineSource
 from oxillama.data.frames import Frame, frame_of, is_lazy, rows_of, with_types
@@ -160,7 +161,12 @@ class Mapper(ABC):
 
     def empty(self) -> Done:
         """What a row without a prompt gets."""
-        return dict.fromkeys(self.added()), 0
+        return dict.fromkeys(self._names), 0
+
+    @lazy
+    def _names(self) -> tuple[str, ...]:
+        """Names of the columns that it adds."""
+        return tuple(self.added())
 
     def failed(self, row: int, error: Exception, cells: Cells | None = None) -> Done:
         """What a row gets that failed; raises the error if that is wanted, or if it is the end of all."""
