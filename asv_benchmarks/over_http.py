@@ -1,13 +1,15 @@
 """What serving over HTTP costs: `python asv_benchmarks/over_http.py [-m FILE]`.
 
 In turns, on the same machine and model: answers of one token over one connection and in process, requests a second of
-16 connections, and the speed of a stream over HTTP and in process. Only ratios mean much on a shared machine.
+16 connections, the speed of a stream over HTTP and in process, and embeddings of 1,000 short texts in one request. Only
+ratios mean much on a shared machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import http.client
 import json
 import statistics
 import subprocess
@@ -19,6 +21,7 @@ import oxillama as ox
 
 HI = [{"role": "user", "content": "hi"}]
 PATH = "/v1/chat/completions"
+TEXTS = [f"a red ball number {i} in the park" for i in range(1000)]
 
 
 def request_of(fields: dict[str, object]) -> bytes:
@@ -62,6 +65,23 @@ async def streamed(port: int, n: int) -> float:
     return n / (time.perf_counter() - began)
 
 
+def embedded(port: int, form: str) -> float:
+    """Seconds for the embeddings of all texts in one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    body, began = json.dumps({"input": TEXTS, "encoding_format": form}), time.perf_counter()
+    connection.request("POST", "/v1/embeddings", body, {"Content-Type": "application/json"})
+    connection.getresponse().read()
+    connection.close()
+    return time.perf_counter() - began
+
+
+def embedded_in_process(engine: ox.Engine) -> float:
+    """The same in process."""
+    began = time.perf_counter()
+    engine.embed(TEXTS)
+    return time.perf_counter() - began
+
+
 def in_process(engine: ox.Engine, n: int) -> list[float]:
     """Seconds of each of n answers of one token."""
     seconds = []
@@ -83,6 +103,7 @@ def streamed_in_process(engine: ox.Engine, n: int) -> float:
 def measure(engine: ox.Engine, port: int, n_tokens: int, rounds: int) -> None:
     """Prints medians of rounds in which all take turns."""
     alone, served, rates, here, there = [], [], [], [], []
+    vectors, as_base64, as_numbers = [], [], []
     asyncio.run(many(port, 4, 10))
     for _ in range(rounds):
         alone.append(statistics.median(in_process(engine, 60)))
@@ -90,11 +111,16 @@ def measure(engine: ox.Engine, port: int, n_tokens: int, rounds: int) -> None:
         rates.append(asyncio.run(many(port, 16, 20)))
         here.append(streamed_in_process(engine, n_tokens))
         there.append(asyncio.run(streamed(port, n_tokens)))
+        vectors.append(embedded_in_process(engine))
+        as_base64.append(embedded(port, "base64"))
+        as_numbers.append(embedded(port, "float"))
     first, second = statistics.median(alone) * 1e3, statistics.median(served) * 1e3
     print(f"one token: {first:.2f} ms in process, {second:.2f} ms over HTTP, {second - first:.2f} ms more")
     print(f"16 connections: {statistics.median(rates):.0f} requests/s")
     local, remote = statistics.median(here), statistics.median(there)
     print(f"a stream: {local:.0f} tokens/s in process, {remote:.0f} over HTTP, ratio {remote / local:.2f}")
+    ratios = (statistics.median(vectors) / statistics.median(found) for found in (as_base64, as_numbers))
+    print("embeddings: ratio {:.2f} as base64, {:.2f} as numbers".format(*ratios))
 
 
 def main() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from oxillama.metrics import CONTENT_TYPE, OPENMETRICS_CONTENT_TYPE, REQUEST_BUCKETS, Histogram, MetricsSnapshot
 
-__all__ = ["ServerMetrics", "content_type", "merged"]
+__all__ = ["ServerMetrics", "content_type", "merged", "process_metrics"]
 
 Labels = tuple[tuple[str, str], ...]
 MOST_OBSERVED = 1024
@@ -74,7 +78,7 @@ class ServerMetrics:
         yield f"{name}_count{labelled((('path', path),))} {n}"
 
 
-def counter(name: str, text: str, counts: Mapping[Labels, int], openmetrics: bool) -> Iterable[str]:
+def counter(name: str, text: str, counts: Mapping[Labels, float], openmetrics: bool) -> Iterable[str]:
     """Lines of one counter."""
     shown = name.removesuffix("_total") if openmetrics else name
     yield f"# HELP {shown} {text}"
@@ -102,6 +106,29 @@ def merged(snapshots: Mapping[str, MetricsSnapshot], *, openmetrics: bool = Fals
             elif len(head) < 2 and line != "# EOF":
                 head.append(line)
     return "".join(f"{line}\n" for head, samples in families.values() for line in (*head, *samples))
+
+
+def process_metrics(openmetrics: bool, proc: str | Path = "/proc") -> str:
+    """Lines about this process, under the names that Prometheus' own clients have for them.
+
+    Those of Linux's /proc are left out where it isn't, or has another form (Documentation/filesystems/proc.rst).
+    """
+    lines = list(counter("process_cpu_seconds_total", "CPU time.", Counter({(): sum(os.times()[:2])}), openmetrics))
+    gauges: list[tuple[str, str, float]] = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        own = Path(proc, "self/stat").read_text().rpartition(")")[2].split()  # from the third field on
+        booted = next(line for line in Path(proc, "stat").read_text().splitlines() if line.startswith("btime "))
+        started = int(booted.split()[1]) + int(own[19]) / os.sysconf("SC_CLK_TCK")
+        gauges.append(("process_start_time_seconds", "When the process started, in Unix seconds.", started))
+        gauges.append(("process_virtual_memory_bytes", "Virtual memory.", int(own[20])))
+        gauges.append(("process_resident_memory_bytes", "Resident memory.", int(own[21]) * os.sysconf("SC_PAGE_SIZE")))
+        gauges.append(("process_open_fds", "Open file descriptors.", len(os.listdir(Path(proc, "self/fd")))))
+    gauges.append(
+        ("process_max_fds", "File descriptors at most.", float(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+    )
+    for name, text, value in gauges:
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge", f"{name} {value!r}"]
+    return "\n".join(lines) + "\n"
 
 
 def content_type(openmetrics: bool) -> str:

@@ -1,10 +1,13 @@
 """Keys, hosts, origins, and paths that need them."""
 
+import time
+from pathlib import Path
+
 import pytest
 
 from oxillama.errors import ConfigError
 from oxillama.server.auth import read_keys
-from oxillama.server.metrics import ServerMetrics
+from oxillama.server.metrics import ServerMetrics, process_metrics
 from tests.server.client import HI
 
 KEY = "a-long-secret"
@@ -159,6 +162,21 @@ def test_metrics_of_engines_and_requests(client):
     assert 'oxillama_http_requests_total{path="/v1/completions",method="POST",status="200"}' in text
     assert 'oxillama_requests_refused_total{code="invalid_value"}' in text
     assert client.get("/metrics", accept="application/openmetrics-text").body.decode().endswith("# EOF\n")
+
+
+def test_metrics_of_the_process(client, tmp_path):
+    for accept in ("text/plain", "application/openmetrics-text"):
+        text = client.get("/metrics", accept=accept).body.decode()
+        found = {line.split()[0]: float(line.split()[1]) for line in text.splitlines() if line.startswith("process_")}
+        assert found["process_cpu_seconds_total"] > 0
+        assert found["process_max_fds"] > 0
+        if Path("/proc/self/stat").exists():
+            status = Path("/proc/self/status").read_text()
+            resident = int(status.partition("VmRSS:")[2].split()[0]) << 10
+            assert found["process_resident_memory_bytes"] == pytest.approx(resident, rel=0.2)
+            assert 0 < time.time() - found["process_start_time_seconds"] < 100_000
+            assert 3 <= found["process_open_fds"] < 10_000
+    assert "process_open_fds" not in process_metrics(False, tmp_path)
 
 
 def test_metrics_that_none_reads_stay_small():

@@ -6,7 +6,7 @@ import asyncio
 
 from oxillama.kernels import _table
 from oxillama.server.exchange import Exchange
-from oxillama.server.metrics import content_type, merged
+from oxillama.server.metrics import content_type, merged, process_metrics
 from oxillama.server.models import described
 from oxillama.server.version import VERSION
 
@@ -39,7 +39,7 @@ async def metrics(exchange: Exchange) -> None:
     openmetrics = "application/openmetrics-text" in exchange.headers.get("accept", "")
     engines = {m.id: m.engine.engine for m in service.models.all.values() if m.engine is not None}
     snapshots = await asyncio.to_thread(lambda: {name: e.metrics_snapshot() for name, e in engines.items()})
-    text = merged(snapshots, openmetrics=openmetrics) + service.metrics.text(openmetrics)
+    text = merged(snapshots, openmetrics=openmetrics) + service.metrics.text(openmetrics) + process_metrics(openmetrics)
     text += "# EOF\n" if openmetrics else ""
     await exchange.answer(text.encode(), content_type(openmetrics))
 
