@@ -114,8 +114,7 @@ def answer_file(
             _take_over(output, journal)
 
         def lacking() -> Iterator[Request]:
-            wanted = islice(read_requests(source), report.n_rows)
-            return (one for one in wanted if not journal.has(one.id, one.digest, again=again))
+            return _lacking(islice(read_requests(source), report.n_rows), journal, again)
 
         report.n_before = report.n_rows - sum(1 for _ in lacking())
         shown = Rows(progress, report.n_rows, report.n_before)
@@ -129,6 +128,10 @@ def answer_file(
             if report.n_rows == n_all:
                 journal.remove()
     return report
+
+
+def _lacking(wanted: Iterator[Request], journal: Journal, again: bool) -> Iterator[Request]:
+    return (one for one in wanted if not journal.has(one.id, one.digest, again=again))
 
 
 def _app_of(engine: Engine, name: str, aliases: tuple[str, ...], deadline: float | None) -> App:
