@@ -19,8 +19,9 @@ from oxillama.models.weights import Stored, Weights
 
 __all__ = ["header_of", "write_packed"]
 
-# File systems with large folios (ext4 since Linux 6.16, XFS) keep what one aligned write brings in pages of 2 MB, which
-# are then mapped as such: 1.0 of the bandwidth of private memory, where pages of 4 kB give 0.85.
+# File systems with large folios (ext4 since Linux 6.16, XFS) keep what an aligned write of 2 MB or more brings in pages
+# of that size, and map it so: 372 of 387 of a file of 812 MB on ext4 in Linux 6.18. After writes of 64 kB of another
+# file it was none.
 PIECE = 32 << 20
 
 

@@ -80,6 +80,7 @@ def test_weights_are_mapped_and_nothing_of_them_is_private():
         assert found["Private_Dirty:"] == found["Anonymous:"] == 0
 
 
+@pytest.mark.long
 def test_all_tiers_write_the_same_file(tmp_path):
     path = tmp_path / "model.gguf"
     gguf.quantize_file(path_of("mixtral"), path, "Q4_K_M", allow_requantize=True)
