@@ -205,6 +205,8 @@ class EngineConfig:
     max_queue_size: requests that may wait; more are refused with QueueFullError. A list of prompts waits as a whole.
     repack: rewrite weights on load into the layout that the kernels like best (more memory, faster). False, without
         `offload`: they stay mapped and take no memory of their own.
+    packed: True maps repacked weights from a file in the cache, which all processes share and the first one makes; a
+        path names one that `oxillama pack` made. It takes no memory of its own, and loads at once.
     offload: an `OffloadPolicy`, its fields as a mapping, or bytes (its `budget`): how much of the weights may be in
         memory; the others are read from the file as they are needed. It changes no result.
     rope: a `RopeConfig`, or its fields as a mapping, that replaces what the file says about rotary embedding.
@@ -224,6 +226,7 @@ class EngineConfig:
     prefix_cache: bool = True
     max_queue_size: int = 1 << 16
     repack: bool = True
+    packed: bool | Path = False
     offload: OffloadPolicy | Mapping[str, Any] | int | None = None
     rope: RopeConfig | Mapping[str, Any] | None = None
     overrides: Mapping[str, object] | None = None
@@ -248,6 +251,7 @@ class EngineConfig:
         self._set("max_queue_size", check_int("max_queue_size", self.max_queue_size, 1, MAX_QUEUE))
         check_bool("repack", self.repack)
         self._set("offload", read_policy(self.offload))
+        self._check_packed()
         self._check_rope()
         self._check_overrides()
 
@@ -256,6 +260,16 @@ class EngineConfig:
         if self.overrides is not None:
             values["overrides"] = dict(self.overrides)  # of a mapping that pickle can't write
         return with_fields, (type(self), values)
+
+    def _check_packed(self) -> None:
+        if not isinstance(self.packed, bool | str | os.PathLike):
+            raise ConfigError(f"packed must be True, False or a path, not {type(self.packed).__name__}")
+        if isinstance(self.packed, bool) and not self.packed:
+            return
+        if not self.repack:
+            raise ConfigError("packed must be left out with repack=False: packed weights are repacked ones")
+        if isinstance(self.offload, OffloadPolicy) and self.offload.active:
+            raise ConfigError("packed must be left out with offload, which reads weights from the model's own file")
 
     def _check_rope(self) -> None:
         if self.rope is None or isinstance(self.rope, RopeConfig):
@@ -292,6 +306,7 @@ class EngineOptions(TypedDict, total=False):
     prefix_cache: bool
     max_queue_size: int
     repack: bool
+    packed: bool | Path
     offload: OffloadPolicy | Mapping[str, Any] | int | None
     rope: RopeConfig | Mapping[str, Any] | None
     overrides: Mapping[str, object] | None

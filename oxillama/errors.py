@@ -13,6 +13,7 @@
     │   ├── MissingKeyError (KeyError)       metadata lacks a key, or holds another type
     │   ├── MissingTensorError (KeyError)    a tensor is missing
     │   ├── LoraError (ValueError)           an adapter is damaged, or doesn't fit the model
+    │   ├── PackedFileError (ValueError)     a file of packed weights is damaged, or of another model
     │   └── UnsupportedModelError            a well-formed file asks for something we don't have
     ├── GenerateError                        a request failed
     │   ├── ModelFileError (LoadError, OSError)  the model's file was changed, cut off, or can't be read any more
@@ -58,6 +59,7 @@ __all__ = [
     "ModelFileError",
     "ModelNotFoundError",
     "OxiLlamaError",
+    "PackedFileError",
     "PickleError",
     "QuantError",
     "QueueFullError",
@@ -116,6 +118,10 @@ class MissingTensorError(LoadError, KeyError):
 
 class LoraError(LoadError, ValueError):
     """An adapter is damaged or hostile, or doesn't fit the model; the message names the tensor or setting."""
+
+
+class PackedFileError(LoadError, ValueError):
+    """A file of packed weights is damaged, hostile, of another model, or of another layout of panels."""
 
 
 class UnsupportedModelError(LoadError):

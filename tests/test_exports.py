@@ -44,7 +44,7 @@ PUBLIC = {
     "SnapshotError", "SnapshotDamagedError", "SnapshotFileError", "SnapshotFormatError", "SnapshotMismatchError",
     "TemplateVariableError", "TokenizerError", "snapshot",
     "ToolArgumentsError", "ToolCallError", "ToolError", "ToolFailedError", "ToolFormatError", "UnknownToolError",
-    "UnsupportedModelError", "DeadlineError", "PickleError",
+    "UnsupportedModelError", "DeadlineError", "PackedFileError", "PickleError",
 }  # fmt: skip
 
 

@@ -152,6 +152,7 @@ def test_examples_run(document, files, tmp_path, monkeypatch, capsys):
         pytest.importorskip(library)
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OXILLAMA_CACHE", str(tmp_path / "cache"))
     variables = {}
     for line, source in blocks(TEXTS[document], "python"):
         exec(compile("\n" * line + source, document, "exec", dont_inherit=True), variables)

@@ -12,9 +12,9 @@ def model_path() -> str | None:
     return os.environ.get("OXILLAMA_BENCH_MODEL") or None
 
 
-def load_engine(*, repack: bool = True) -> oxillama.Engine:
+def load_engine(*, repack: bool = True, packed: bool = False) -> oxillama.Engine:
     threads = os.environ.get("OXILLAMA_BENCH_THREADS")
-    return oxillama.load(model_path(), num_threads=int(threads) if threads else None, repack=repack)
+    return oxillama.load(model_path(), num_threads=int(threads) if threads else None, repack=repack, packed=packed)
 
 
 def tokens(engine: oxillama.Engine, n: int) -> list[int]:

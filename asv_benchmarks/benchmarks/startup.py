@@ -1,5 +1,8 @@
 """What it costs before the first token: import and load."""
 
+import os
+import tempfile
+
 from .common import load_engine, model_path
 
 
@@ -12,6 +15,30 @@ def timeraw_import_engine() -> str:
     return "from oxillama import Engine"
 
 
+class LoadPacked:
+    """The same with packed weights: found in the cache, and made for it."""
+
+    timeout = 600
+
+    def setup(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        os.environ["OXILLAMA_CACHE"] = self.folder.name
+        load_engine(packed=True).close()
+
+    def teardown(self) -> None:
+        del os.environ["OXILLAMA_CACHE"]
+        self.folder.cleanup()
+
+    def time_load_packed(self) -> None:
+        load_engine(packed=True).close()
+
+    def time_pack(self) -> None:
+        from oxillama.models.packed import Cache
+
+        Cache.default().clear()
+        load_engine(packed=True).close()
+
+
 class Load:
     """From a file in the page cache to an engine that can be asked."""
 
@@ -22,6 +49,9 @@ class Load:
 
     def time_load(self) -> None:
         load_engine().close()
+
+    def time_load_mapped(self) -> None:
+        load_engine(repack=False).close()
 
     def time_open_file(self) -> None:
         import oxillama.gguf

@@ -27,6 +27,7 @@ FLAGS = {
     "prefill_chunk_size": "--chunk-size",
     "overrides": "--override",
     "rope": "--rope",
+    "packed": "--packed",
     "tensor_types": "--tensor-type",
 }
 FLAGS |= {
@@ -191,6 +192,7 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
     add_engine_options(bench)
     _add_quantize(add)
     _add_merge_lora(add)
+    _add_pack(add)
     serve = add("serve", "serve", "Serve models over HTTP: the APIs of OpenAI and Anthropic.")
     add_engine_options(serve)
     add_server_options(serve)
@@ -243,6 +245,16 @@ def _add_merge_lora(add: Callable[[str, str, str], argparse.ArgumentParser]) -> 
     )
     merge.add_argument("--type", metavar="TYPE", help="format of the changed tensors; default: that which they have")
     merge.add_argument("-t", "--threads", type=int, metavar="N", help="default: see `oxillama show-config`")
+
+
+def _add_pack(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
+    pack = add("pack", "pack", "Write a model's weights as the kernels want them, in a file that processes share.")
+    pack.add_argument("source", metavar="MODEL", help="GGUF file; of a split model, the first")
+    pack.add_argument("destination", nargs="?", metavar="OUT", help="file to write; default: in the cache")
+    pack.add_argument("-t", "--threads", type=int, metavar="N", help="default: see `oxillama show-config`")
+    pack.add_argument("--verify", action="store_true", help="write nothing; read the file and compare its checksums")
+    cache = add("cache", "pack", "List or clear the cache of packed weights.")
+    cache.add_argument("action", choices=["list", "clear"], help="clear leaves what is in use")
 
 
 def _lazy(module: str, function: str) -> Callable[[argparse.Namespace], int]:

@@ -77,6 +77,10 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--kv-budget", metavar="SIZE", help="memory for keys and values, as 800M or 4G")
     group.add_argument("--chunk-size", type=int, default=512, metavar="N", help="tokens of a step; default 512")
     group.add_argument("--no-repack", action="store_true", help="leave the weights as they are in the file")
+    group.add_argument(
+        "--packed", nargs="?", const=True, default=False, metavar="FILE",
+        help="map repacked weights, which processes share, from a file of `oxillama pack`; without FILE from the cache",
+    )  # fmt: skip
     add_offload(group)
     group.add_argument(
         "--rope", action="append", default=[], metavar="KEY=VALUE", help="e.g. scaling=yarn and factor=4 (RopeConfig)"
@@ -147,6 +151,7 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         "kv_budget": None if args.kv_budget is None else size_of("--kv-budget", args.kv_budget),
         "prefill_chunk_size": args.chunk_size,
         "repack": not args.no_repack,
+        "packed": args.packed if args.packed is False or args.packed is True else named_file("--packed", args.packed),
         "offload": read_offload(args),
         "rope": pairs("--rope", args.rope) or None,
         "overrides": pairs("--override", args.override) or None,

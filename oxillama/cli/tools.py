@@ -75,8 +75,9 @@ def offload_lines(file: GGUFFile, policy: OffloadPolicy) -> Iterator[tuple[str, 
     """The weights that would stay in memory and those that would be paged. Raises ConfigError, as loading would."""
     found: list[Survey] = []
 
-    def look(weights: Weights) -> None:
+    def look(weights: Weights) -> tuple[()]:
         found.append(survey(weights, policy, MemoryPressureProbe(), repack=True))
+        return ()
 
     load_model(file, place=look)
     (s,) = found

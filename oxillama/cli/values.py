@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from oxillama._util.sizes import read_size
 from oxillama.config import OffloadPolicy
 from oxillama.errors import ConfigError
 
@@ -20,7 +20,6 @@ OFFLOAD_FLAGS = {
     "offload.pinned": "--pin",
     "offload.direct": "--offload-direct",
 }
-_SIZE = re.compile(r"(\d{1,15})([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
 def pairs(flag: str, entries: list[str]) -> dict[str, Any]:
@@ -76,10 +75,10 @@ def read_offload(args: argparse.Namespace) -> OffloadPolicy | None:
 
 def size_of(flag: str, text: str, otherwise: str = "") -> int:
     """Bytes of 800M or 4G, which are powers of 1024. ConfigError, with the flag, for anything else."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
+    n_bytes = read_size(text)
+    if n_bytes is None:
         raise ConfigError(f"{flag} must be a number of bytes, as 800M or 4G{otherwise}, not {text!r}")
-    return int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
+    return n_bytes
 
 
 def offload_line(counts: Mapping[str, float]) -> str:

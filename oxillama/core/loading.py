@@ -28,14 +28,16 @@ from oxillama.core.session import Session
 from oxillama.errors import ConfigError, GGUFError, LoadError, MissingKeyError
 from oxillama.gguf.fingerprint import ModelIdentity
 from oxillama.gguf.pages import release_pages
+from oxillama.gguf.source import FileSource
 from oxillama.kernels._cores import default_num_threads
 from oxillama.kv_cache.arrays import block_bytes, slot_bytes
 from oxillama.layer_state import LayerShape, largest_window
 from oxillama.lora import LoraRegistry
 from oxillama.models import ModelSpec, load_model
 from oxillama.models.classifier import Classifier
+from oxillama.models.packed import place_packed
 from oxillama.models.registry import read_model_spec
-from oxillama.models.weights import Weights
+from oxillama.models.weights import Weights, counted
 from oxillama.offload import LayerPager
 from oxillama.sampling.file_defaults import read_sampling_defaults
 from oxillama.scheduling.block_manager import n_alive
@@ -264,31 +266,21 @@ def _load(file: GGUFFile, config: EngineConfig, progress: LoadProgress | None) -
         )
     return_freed_memory()
     pagers: list[LayerPager] = []
-    place = None
+    place: Callable[[Weights], Sequence[FileSource]] | None = None
     if isinstance(config.offload, OffloadPolicy) and config.offload.active:
         place = partial(place_weights, file, config.offload, config.repack, num_threads, pagers)
+    tell = None if progress is None else counted(progress, sum(t.nbytes for t in file.tensors.values()))
+    if config.packed is not False:
+        place = partial(place_packed, file, config.packed, num_threads, tell)
     model = load_model(
-        file, repack=config.repack, num_threads=num_threads, context_size=context_size, place=place,
-        progress=None if progress is None else counted(progress, sum(t.nbytes for t in file.tensors.values())),
-    )  # fmt: skip
+        file, repack=config.repack, num_threads=num_threads, context_size=context_size, place=place, progress=tell
+    )
     runner = make_runner(model, config, sizes, num_threads, pagers[0] if pagers else None)
     return EngineParts(
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
         sizes.n_windowed, sizes.window, model.classifier, identity, other,
         step_tokens(spec, config.prefill_chunk_size, pagers[0].step_budget if pagers else None), sampling,
     )  # fmt: skip
-
-
-def counted(progress: LoadProgress, total: int) -> Callable[[int], None]:
-    """A function of the bytes of one tensor, which tells `progress` those of all so far."""
-    done = 0
-
-    def add(n_bytes: int) -> None:
-        nonlocal done
-        done += n_bytes
-        progress(done, total)
-
-    return add
 
 
 def make_runner(
@@ -309,13 +301,17 @@ def make_runner(
 
 def place_weights(
     file: GGUFFile, policy: OffloadPolicy, repack: bool, num_threads: int, pagers: list[LayerPager], weights: Weights
-) -> None:
-    """Leaves weights in the file as the policy says; what reads them is added to `pagers`. Raises ConfigError."""
+) -> Sequence[FileSource]:
+    """Leaves weights in the file as the policy says, none of them mapped; what reads them is added to `pagers`.
+
+    Raises ConfigError.
+    """
     if file.path is None:
         raise ConfigError("offload must be left out for a model that is in memory: give model_path as a path")
     pagers.append(LayerPager(weights, policy, repack=repack, num_threads=num_threads))
     for shard in file.shards:
         release_pages(shard.data)  # what was looked at to build the model
+    return ()
 
 
 def return_freed_memory() -> None:

@@ -31,11 +31,18 @@ cdef extern from *:
     #else
     #define OX_PAGE_IS_GONE(code) ((code) > 0)
     #endif
+    #include <sys/mman.h>
     #include <sys/stat.h>
     #ifdef __APPLE__
     #define st_mtim st_mtimespec
     #endif
     #define OX_MODIFIED(info) ((int64_t)(info)->st_mtim.tv_sec * 1000000000 + (info)->st_mtim.tv_nsec)
+    /* Advice that not every system has; none of it changes what is read. */
+    #ifdef MADV_HUGEPAGE
+    #define OX_PREFER_HUGE(start, n) madvise(start, n, MADV_HUGEPAGE)
+    #else
+    #define OX_PREFER_HUGE(start, n) 0
+    #endif
     #define OX_LOAD(at) __atomic_load_n(at, __ATOMIC_SEQ_CST)
     #define OX_STORE(at, value) __atomic_store_n(at, value, __ATOMIC_SEQ_CST)
     """
@@ -50,6 +57,7 @@ cdef extern from *:
     int fstat(int fd, status_t *info) noexcept nogil
     int64_t modified "OX_MODIFIED"(const status_t *info) noexcept nogil  # in nanoseconds
     bint page_is_gone "OX_PAGE_IS_GONE"(int code) noexcept nogil
+    int prefer_huge "OX_PREFER_HUGE"(void *start, size_t n_bytes) noexcept nogil
     uintptr_t load "OX_LOAD"(const uintptr_t *at) noexcept nogil
     void store "OX_STORE"(uintptr_t *at, uintptr_t value) noexcept nogil
 
@@ -232,6 +240,10 @@ cdef class Mapping:
     def missing(self):
         """Whether readers saw zeros in place of bytes that couldn't be read from the file."""
         return self.region.missing != 0
+
+    def prefer_huge_pages(self):
+        """Advises the system to read the file in pages of 2 MB, where the file system has them."""
+        prefer_huge(<void *>self.region.start, self.region.end - self.region.start)
 
     def release(self, size_t first, size_t n_bytes):
         """Releases the whole pages of a part to the system; they are read from the file again on the next access."""

@@ -19,6 +19,10 @@ class Matrix:
     raw_nbytes: int
     file_nbytes: int
     held_nbytes: int
+    panels_nbytes: int
+    has_panels: bool
+    data: NDArray[np.uint8] | None
+    panels: NDArray[np.uint8] | None
     pager: object | None
     row_bytes: int
     def __init__(
@@ -40,4 +44,5 @@ class Matrix:
         allocate: Callable[[int], NDArray[np.uint8]] | None = ...,
     ) -> None: ...
     def hold(self, data: NDArray[np.uint8]) -> None: ...
+    def hold_panels(self, data: NDArray[np.uint8]) -> None: ...
     def page(self, pager: object, first_page: int, page_panels: int) -> None: ...

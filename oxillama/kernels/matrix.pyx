@@ -59,10 +59,8 @@ cdef class Matrix:
 
         ``release(part of data)`` is called for each part that is done with. Does nothing a second time.
         """
-        # Rows that fill no panel are padded to one: a stack of tiny matrices would grow sixteenfold, and stays as is.
-        padded = self.n_experts * self.n_panels * <int64_t>self.panel_bytes
-        if self.raw != NULL and padded <= 2 * self.file_nbytes + (1 << 20):
-            buffer = (allocate or (lambda n_bytes: np.empty(n_bytes, np.uint8)))(padded + 64)
+        if self.raw != NULL and self.has_panels:
+            buffer = (allocate or (lambda n_bytes: np.empty(n_bytes, np.uint8)))(self.panels_nbytes + 64)
             self._repack(buffer, num_threads, release or (lambda part: None))
 
     def _repack(self, buffer, int num_threads, release):
@@ -88,6 +86,17 @@ cdef class Matrix:
             raise QuantError(f"{self.name}: {raw.shape[0]} bytes for a matrix of {self.file_nbytes}")
         self._forget()
         self.raw, self._raw_owner = &raw[0], data
+
+    def hold_panels(self, data):
+        """Takes the weights from panels as `repack` makes them (uint8 [panels_nbytes]), which are only read.
+
+        ``data`` is at a multiple of 64 bytes. QuantError when it isn't, or has another number of bytes.
+        """
+        cdef const uint8_t[::1] panels = data
+        if panels.shape[0] != self.panels_nbytes or <uintptr_t>&panels[0] % 64:
+            raise QuantError(f"{self.name}: {panels.shape[0]} bytes for panels of {self.panels_nbytes}, or not aligned")
+        self._forget()
+        self.packed, self._packed_owner, self.repacked = <uint8_t *>&panels[0], data, True
 
     def page(self, pager, int64_t first_page, int64_t page_panels):
         """Lets go of the weights: from now on each product asks for those that it reads.
@@ -133,8 +142,35 @@ cdef class Matrix:
 
     @property
     def nbytes(self):
-        """Bytes held beside the file's own."""
-        return 0 if self._packed_owner is None else self._packed_owner.nbytes
+        """Bytes held beside the files' own: what is mapped can't be written to, and is not counted."""
+        owner = self._packed_owner
+        return owner.nbytes if owner is not None and owner.flags.writeable else 0
+
+    @property
+    def data(self):
+        """The bytes as files store them, uint8 [file_nbytes], until they are repacked, or come page by page."""
+        return self._raw_owner
+
+    @property
+    def panels(self):
+        """The panels, uint8 [panels_nbytes], once it is repacked; else None."""
+        if self._packed_owner is None:
+            return None
+        first = <uintptr_t>self.packed - <uintptr_t>self._packed_owner.ctypes.data
+        return self._packed_owner[first:first + self.panels_nbytes]
+
+    @property
+    def panels_nbytes(self):
+        """Bytes of all panels."""
+        return self.n_experts * self.n_panels * <int64_t>self.panel_bytes
+
+    @property
+    def has_panels(self):
+        """Whether `repack` moves it into panels.
+
+        Rows that fill no panel are padded to one: a stack of tiny matrices would grow sixteenfold, and stays as is.
+        """
+        return self.panels_nbytes <= 2 * self.file_nbytes + (1 << 20)
 
     @property
     def file_nbytes(self):
@@ -144,8 +180,7 @@ cdef class Matrix:
     @property
     def held_nbytes(self):
         """Bytes that the matrix would take in memory, repacked if that is done at all."""
-        padded = self.n_experts * self.n_panels * <int64_t>self.panel_bytes
-        return padded + 64 if padded <= 2 * self.file_nbytes + (1 << 20) else self.file_nbytes
+        return self.panels_nbytes + 64 if self.has_panels else self.file_nbytes
 
     def __repr__(self):
         return f"Matrix({self.name!r}, {self.type}, {self.shape}, repacked={bool(self.repacked)})"

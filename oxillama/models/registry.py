@@ -126,14 +126,14 @@ def load_model(
     num_threads: int = 1,
     context_size: int | None = None,
     progress: Callable[[int], None] | None = None,
-    place: Callable[[Weights], None] | None = None,
+    place: Callable[[Weights], Sequence[FileSource]] | None = None,
 ) -> Model:
     """Build a file's model.
 
     ``context_size`` (default: what the model was trained for) chooses between the short and long factors of LongRoPE.
     Raises UnsupportedModelError for an architecture or tensor format we don't have, LoadError and its children for
     metadata and tensors that are missing or don't fit each other. ``progress`` gets the bytes of each matrix repacked.
-    ``place`` decides where weights are, instead of ``repack``.
+    ``place`` decides where weights are, instead of ``repack``; it returns the files that stay mapped.
     """
     architecture = find_architecture(file.metadata.arch)
     spec = architecture.read(file)
@@ -145,7 +145,7 @@ def load_model(
     model.classifier = read_classifier(spec, weights)
     weights.check_all_used()
     if place is not None:
-        place(weights)
+        model.mapped = place(weights)
     elif repack:
         weights.repack(num_threads, progress)
     else:

@@ -44,7 +44,10 @@ class Arena:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A matrix and where its bytes, ``matrix.file_nbytes``, begin in a file; no ``source``: they are in memory."""
+    """A matrix and where its bytes, ``matrix.file_nbytes``, begin in a file; no ``source``: they are in memory.
+
+    offset: -1 if they are arranged in another way than in the file.
+    """
 
     matrix: Matrix
     source: FileSource | None
@@ -142,7 +145,7 @@ class Weights:
     def rearranged(self, name: str, data: bytes, type: str, *shape: int) -> Matrix:
         """A matrix made of the tensor ``name``, whose bytes are not as the file has them."""
         made = Matrix(np.frombuffer(data, np.uint8), type, shape, name=name, repack=False)
-        self._stored.append(Stored(made, None, 0))
+        self._stored.append(Stored(made, None, -1))
         self._bare.append(made)
         return made
 
@@ -246,8 +249,26 @@ class Weights:
             if progress is not None:
                 progress(n_bytes)
 
+    def take(self, parts: Sequence[NDArray[np.uint8]]) -> None:
+        """Lets all matrices, in the order of `stored`, use these bytes: panels where it has them, else as in files."""
+        for stored, part in zip(self._stored, parts, strict=True):
+            (stored.matrix.hold_panels if stored.matrix.has_panels else stored.matrix.hold)(part)
+        self._bare = []
+
 
 def trimmed(shape: Sequence[int]) -> tuple[int, ...]:
     """Without leading ones, which some writers of files keep and others drop."""
     first = next((i for i, n in enumerate(shape) if n != 1), len(shape))
     return tuple(shape[first:])
+
+
+def counted(progress: Callable[[int, int], object], total: int) -> Callable[[int], None]:
+    """A function of the bytes of one tensor, which tells `progress` those of all so far."""
+    done = 0
+
+    def add(n_bytes: int) -> None:
+        nonlocal done
+        done += n_bytes
+        progress(done, total)
+
+    return add

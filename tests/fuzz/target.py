@@ -8,7 +8,7 @@ from random import Random
 
 __all__ = ["NAMES", "Target", "load", "sees", "told"]
 
-NAMES = ("gguf", "snapshot", "adapter", "grammar", "schema", "regex", "chat", "request")
+NAMES = ("gguf", "snapshot", "adapter", "grammar", "schema", "regex", "chat", "request", "packed")
 
 # Modules whose branches guide, beside the target's own; the whole package would be seen, too, but for more time.
 SEEN = {
@@ -20,6 +20,7 @@ SEEN = {
     "regex": ("oxillama.grammar",),
     "chat": ("oxillama.chat",),
     "request": ("oxillama.server",),
+    "packed": ("oxillama.models.packed",),
 }
 
 Mutator = Callable[[Random, bytes, bytes], bytes]  # (draw, input, another input) -> a changed input

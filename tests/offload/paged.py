@@ -30,6 +30,7 @@ def open_runner(path, policy=None, *, threads=2, repack=True, n_blocks=8, probe=
 
     def place(weights):
         pagers.append(LayerPager(weights, policy, repack=repack, num_threads=threads, probe=probe))
+        return ()
 
     with gguf.open(path) as file:
         model = load_model(file, num_threads=threads, repack=repack, place=place if policy is not None else None)
