@@ -12,6 +12,11 @@ def timeraw_import_engine() -> str:
     return "from oxillama import Engine"
 
 
+def timeraw_first_token() -> str:
+    """Of a process that has imported nothing."""
+    return f"import oxillama; oxillama.load({model_path()!r}).generate('Once', max_tokens=1)"
+
+
 class Load:
     """From a file in the page cache to an engine that can be asked."""
 

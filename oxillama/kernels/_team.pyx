@@ -12,7 +12,7 @@ size, keeps what they cost with one thread and with all, and takes the cheaper.
   not judge.
 - *Neighbours.* Regions of the team that take longer than one thread would have taken add up (a CUSUM test). Once that
   is more than any waking takes, the cores are not ours alone: a region is then shared out only if one thread would take
-  longer than the team and such a loss together. After a while, at first four times the loss, the team is tried again,
+  longer than the team and such a loss together. After a while, at first 16 times the loss, the team is tried again,
   and each loss soon after doubles the wait, to at most 256 times the loss.
 
 One thread or all of them, nothing between: GNU OpenMP ends threads whenever a smaller team follows a larger one. No
@@ -56,7 +56,7 @@ cdef enum:
     FIRST_CREDIT = 2_000_000        # ns
     MOST_CREDIT = 5_000_000
     LATE = 500_000                  # ns of delay that no waking explains, and a scheduler's quantum does
-    LEAST_BACKOFF = 4
+    LEAST_BACKOFF = 16
     MOST_BACKOFF = 256
 
 # Where nothing is known yet: ns for a unit of work, and for waking a team.
