@@ -198,8 +198,9 @@ class EngineConfig:
     kv_type: how keys and values are stored, "f16", "f32" or "q8_0" (8-bit codes, half the memory of f16).
     kv_block_size: tokens of a KV block: 16, 32, or a multiple of 64.
     kv_budget: bytes for the KV cache and the recurrent states of all requests together. None: enough for four requests
-        of `context_size` tokens, each with two states to run and three to come back to (eight that keep nothing); the
-        system hands out pages only as they are used.
+        of `context_size` tokens, each with two states to run and three to come back to (eight that keep nothing); for
+        up to 64, which is as many as run at once, of a model without such states, if they have no more than 16,384
+        tokens together. The system hands out pages only as they are used.
     prefix_cache: keep the KV of prompts and answers, as long as no request needs the room, for requests that begin
         alike.
     max_queue_size: requests that may wait; more are refused with QueueFullError. A list of prompts waits as a whole.

@@ -15,6 +15,11 @@ def timeraw_import_engine() -> str:
     return "from oxillama import Engine"
 
 
+def timeraw_first_token() -> str:
+    """Of a process that has imported nothing."""
+    return f"import oxillama; oxillama.load({model_path()!r}).generate('Once', max_tokens=1)"
+
+
 class LoadPacked:
     """The same with packed weights: found in the cache, and made for it."""
 

@@ -68,8 +68,10 @@ __all__ = [
     "step_tokens",
 ]
 
-# Requests of full context length that fit the KV cache side by side when no budget is given.
+# Requests of full context length that fit the KV cache side by side when no budget is given, at least.
 DEFAULT_CONCURRENCY = 4
+# What is trained for 128k tokens still gets a cache of ordinary size unless asked otherwise.
+DEFAULT_CONTEXT = 4096
 # Recurrent slots for each of these: what it needs to run, and places to come back to.
 REQUEST_SLOTS = RUNNING_SLOTS + MAX_CHECKPOINTS
 # More slots than those of all sequences that can run at once are never needed, whatever the budget.
@@ -103,7 +105,7 @@ def choose_sizes(states: Sequence[LayerShape], context_size: int, config: Engine
     """
     need, least, sizes = _request_needs(states, context_size, config)
     if config.kv_budget is None or not any(sizes):
-        return _sizes(states, [DEFAULT_CONCURRENCY * n for n in need])
+        return _sizes(states, [_n_requests(context_size, sizes[2]) * n for n in need])
     least_bytes = sum(n * size for n, size in zip(least, sizes, strict=True))
     if config.kv_budget < least_bytes:
         tokens = f"one block of {config.kv_block_size} tokens"
@@ -117,6 +119,17 @@ def choose_sizes(states: Sequence[LayerShape], context_size: int, config: Engine
         most = MAX_BLOCKS * min(size for size in sizes if size)
         raise ConfigError(f"kv_budget must be at most about {most} bytes for this model, not {config.kv_budget}")
     return _sizes(states, numbers)
+
+
+def _n_requests(context_size: int, slot_size: int) -> int:
+    """Requests that there is room for without a budget: as many as run at once, if their contexts are short.
+
+    All of them take no more than four of `DEFAULT_CONTEXT` tokens do, since idle KV of the prefix cache fills what
+    there is. Recurrent states are as large in a short context as in a long one.
+    """
+    if slot_size:
+        return DEFAULT_CONCURRENCY
+    return max(DEFAULT_CONCURRENCY, min(MAX_RUNNING, DEFAULT_CONCURRENCY * DEFAULT_CONTEXT // context_size))
 
 
 def _request_needs(
@@ -188,9 +201,6 @@ def step_tokens(spec: ModelSpec, configured: int, budget: int | None) -> int:
 
 
 LoadProgress = Callable[[int, int], object]  # bytes of tensors that are loaded, bytes of all
-
-# What is trained for 128k tokens still gets a cache of ordinary size unless asked otherwise.
-DEFAULT_CONTEXT = 4096
 
 
 @dataclass

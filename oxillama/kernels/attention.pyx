@@ -2,7 +2,7 @@
 
 from cython.parallel cimport prange, threadid
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 
 import math
 
@@ -14,7 +14,7 @@ from oxillama.kernels._table cimport (
     OX_ATTN_SPAN, OX_ATTN_TILE, OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, ox_attn_args, ox_attn_bias, ox_attn_end,
     ox_attn_first, ox_attn_scratch, ox_attn_state, ox_k_panel_bytes, ox_kernels, ox_kv_type, ox_v_panel_bytes, table,
 )
-from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels._team cimport ATTENTION, STORE, Team, region
 from oxillama.kernels.batch cimport Batch, block_table, span
 from oxillama.kernels.rows cimport Rows, Workspace
 
@@ -26,7 +26,6 @@ KV_TYPES = {"f32": OX_KV_F32, "f16": OX_KV_F16, "q8_0": OX_KV_Q8_0}
 
 cdef enum:
     TASK_ROWS = 64          # query heads that share the loads of keys and values
-    SERIAL_WORK = 200_000   # multiplications below which a region costs more than it saves
 
 
 def kv_bytes(str kv_type, int64_t block_tokens, int64_t k_dim, int64_t v_dim):
@@ -189,20 +188,26 @@ cdef void _store(KvSlab s, Batch b, Rows k, Rows v, int64_t row) noexcept nogil:
 def store(Rows k, Rows v, KvSlab slab, Batch batch):
     """Put the keys and values of a batch where its block tables say. ``v`` None: of a slab of keys alone."""
     cdef int64_t row, n = batch.n_rows
-    cdef int nt = usable_threads(k.workspace.num_threads)
+    cdef region r
+    cdef Team team = k.workspace.team
+    cdef int nt
     check_tables(slab, batch, k, slab.k_dim, 1)
     if v is None:
         v = k.workspace.rows(n, 0)
     if v.n != n or k.dim != slab.n_heads * slab.k_dim or v.dim != slab.n_heads * slab.v_dim:
         raise ConfigError(f"keys of {k.dim} and values of {v.dim} for {slab.n_heads} heads of "
                           f"{slab.k_dim} and {slab.v_dim}")
-    if n * k.dim < SERIAL_WORK or nt == 1:
+    nt = team.begin(&r, STORE | <uint64_t>slab.type << 4, n * (k.dim + v.dim))
+    if nt == 1:
         with nogil:
             for row in range(n):
                 _store(slab, batch, k, v, row)
+            team.end(&r)
     else:
-        for row in prange(n, nogil=True, num_threads=nt, schedule="static"):
-            _store(slab, batch, k, v, row)
+        with nogil:
+            for row in prange(n, num_threads=nt, schedule="static"):
+                _store(slab, batch, k, v, row)
+            team.end(&r)
 
 
 def attend(Rows q, KvSlab slab, Batch batch, Attention rule):
@@ -329,7 +334,9 @@ cdef void _part(const job *j, int n_spans, int64_t part, float *scratch, bint me
 cdef int attend_spans(Rows q, Rows out, KvSlab slab, const span *spans, int n_spans, Attention rule) except -1:
     """Tasks are chunks of queries times heads, and spans of keys too where there are too few for the threads."""
     cdef Workspace ws = q.workspace
-    cdef int nt = usable_threads(ws.num_threads), i
+    cdef region r
+    cdef Team team = ws.team
+    cdef int nt, i
     cdef int64_t group = q.dim // slab.k_dim // slab.n_heads, t, n, first = 0, chunk
     cdef int64_t n_tasks = 0, n_parts = 0, work = 0, largest = 0
     cdef job j
@@ -349,36 +356,42 @@ cdef int attend_spans(Rows q, Rows out, KvSlab slab, const span *spans, int n_sp
             n = _keys(&j.a, &first)
             n_tasks, n_parts, work = n_tasks + j.n_heads, n_parts + n * j.n_heads, work + n * j.a.n_queries * j.n_heads
             largest = max(largest, n * j.a.n_queries)
-    nt = <int>min(<int64_t>nt, n_parts)
+    nt = team.begin(&r, ATTENTION | <uint64_t>slab.type << 4, work * OX_ATTN_SPAN * group * (slab.k_dim + slab.v_dim))
+    r.n = nt = <int>max(<int64_t>1, min(<int64_t>nt, n_parts))
     mark = ws.mark()
     cdef size_t rows = <size_t>(j.queries * group)
     cdef size_t floats = (ox_attn_scratch(rows, <size_t>slab.k_dim, <size_t>slab.v_dim) + 15) // 16 * 16
     cdef float *scratch = <float *>ws.take(floats * 4 * <size_t>nt)
-    if work * OX_ATTN_SPAN * group * slab.k_dim < SERIAL_WORK:
-        nt = 1
     if nt > 1 and 2 * largest * nt > work and n_parts > n_tasks:
-        _split(&j, n_spans, n_tasks, n_parts, ws, scratch, floats, nt)
+        _split(&j, n_spans, n_tasks, n_parts, ws, scratch, floats, &r)
     elif nt == 1:
         with nogil:
             for t in range(n_tasks):
                 _task(&j, t, scratch)
+            team.end(&r)
     else:
-        for t in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
-            _task(&j, t, scratch + floats * <size_t>threadid())
+        with nogil:
+            for t in prange(n_tasks, num_threads=nt, schedule="dynamic"):
+                _task(&j, t, scratch + floats * <size_t>threadid())
+            team.end(&r)
     ws.release(mark)
     return 0
 
 
 cdef int _split(job *j, int n_spans, int64_t n_tasks, int64_t n_parts, Workspace ws, float *scratch, size_t floats,
-                int nt) except -1:
+                region *r) except -1:
     """Each span of keys is a task; then each chunk merges its own."""
     cdef int64_t t
+    cdef int nt = r.n
+    cdef Team team = ws.team
     j.state_floats = ox_attn_state(<size_t>(j.queries * j.a.group), <size_t>j.a.v_dim)
     j.states = <float *>ws.take(<size_t>n_parts * j.state_floats * 4)
-    for t in prange(n_parts, nogil=True, num_threads=nt, schedule="dynamic"):
-        _part(j, n_spans, t, scratch + floats * <size_t>threadid(), False)
-    for t in prange(n_tasks, nogil=True, num_threads=nt, schedule="static"):
-        _part(j, n_spans, t, scratch + floats * <size_t>threadid(), True)
+    with nogil:
+        for t in prange(n_parts, num_threads=nt, schedule="dynamic"):
+            _part(j, n_spans, t, scratch + floats * <size_t>threadid(), False)
+        for t in prange(n_tasks, num_threads=nt, schedule="static"):
+            _part(j, n_spans, t, scratch + floats * <size_t>threadid(), True)
+        team.end(r)
     return 0
 
 

@@ -10,7 +10,7 @@ chosen attend to all of them, and nothing is scored for them.
 from cython.parallel cimport prange, threadid
 
 from libc.math cimport INFINITY
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memmove, memset
 
 from oxillama.errors import ConfigError
@@ -18,7 +18,7 @@ from oxillama.errors import ConfigError
 from oxillama.kernels._table cimport (
     OX_ATTN_SPAN, ox_attn_args, ox_attn_scratch, ox_attn_state, ox_kernels, table,
 )
-from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels._team cimport CHOSEN_KEYS, INDEX_SCORES, Team, region
 from oxillama.kernels.attention cimport Attention, KvSlab, attend_spans, check_tables
 from oxillama.kernels.batch cimport Batch, span
 from oxillama.kernels.rows cimport Rows, Workspace
@@ -28,7 +28,6 @@ cdef const ox_kernels *K = table()
 cdef enum:
     CHUNK = 4096                # keys whose scores are one task: a multiple of OX_ATTN_SPAN
     MOST_SCORES = 1 << 20       # that are kept at a time
-    SERIAL_WORK = 200_000       # multiplications below which a region costs more than it saves
 
 
 cdef struct long_row:
@@ -187,10 +186,10 @@ cdef int _choose_all(index_job *j, const long_row *rows, int64_t n, Choice choic
     """The choice of each of n rows, as many at a time as there may be scores."""
     cdef int64_t n_chunks = (j.stride + CHUNK - 1) // CHUNK, n_heads = choice.n_heads, first, t
     cdef int64_t group = min(n, max(<int64_t>1, MOST_SCORES // (n_heads * j.stride)))
-    cdef int nt = usable_threads(ws.num_threads)
+    cdef region r
+    cdef Team team = ws.team
+    cdef int nt = team.begin(&r, INDEX_SCORES | <uint64_t>j.a.kv_type << 4, n * j.stride * j.a.group * j.a.k_dim)
     cdef size_t floats = (ox_attn_scratch(<size_t>j.a.group, <size_t>j.a.k_dim, 0) + 15) // 16 * 16
-    if n * j.stride * j.a.group * j.a.k_dim < SERIAL_WORK:
-        nt = 1
     cdef float *scratch = <float *>ws.take(floats * 4 * <size_t>nt)
     j.scores = <float *>ws.take(<size_t>(group * n_heads * j.stride) * 4)
     j.largest = <float *>ws.take(<size_t>(nt * j.stride) * 4) if choice.unit > 1 else NULL
@@ -207,6 +206,7 @@ cdef int _choose_all(index_job *j, const long_row *rows, int64_t n, Choice choic
                 _score(j, t // n_chunks, t % n_chunks, scratch + floats * <size_t>threadid())
             for t in prange(group * n_heads, nogil=True, num_threads=nt, schedule="dynamic"):
                 _choose(j, choice, t // n_heads, t % n_heads, threadid())
+    team.end(&r)
     return 0
 
 
@@ -362,25 +362,31 @@ cdef int _run(chosen_job *j, int64_t n_tasks, Choice c, Workspace ws) except -1:
     """Tasks are rows and heads, and spans too where there are few of those."""
     cdef int64_t t, n_heads = j.n_heads, spans = j.most_spans
     cdef size_t state = j.state_floats * <size_t>spans
-    cdef int nt = usable_threads(ws.num_threads)
-    if n_tasks * c.limit * j.a.group * j.a.k_dim < SERIAL_WORK:
-        nt = 1
+    cdef region r
+    cdef Team team = ws.team
+    cdef int nt = team.begin(&r, CHOSEN_KEYS | <uint64_t>j.a.kv_type << 4, n_tasks * c.limit * j.a.group * j.a.k_dim)
     cdef uint8_t *room = <uint8_t *>ws.take(j.room_bytes * <size_t>nt)
     if nt == 1:
         with nogil:
             for t in range(n_tasks):
                 _whole(j, c, t, room)
+            team.end(&r)
         return 0
     if n_tasks >= 2 * nt or spans == 1:
-        for t in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
-            _whole(j, c, t, room + j.room_bytes * <size_t>threadid())
+        with nogil:
+            for t in prange(n_tasks, num_threads=nt, schedule="dynamic"):
+                _whole(j, c, t, room + j.room_bytes * <size_t>threadid())
+            team.end(&r)
         return 0
     cdef float *states = <float *>ws.take(state * 4 * <size_t>n_tasks)
-    for t in prange(n_tasks * spans, nogil=True, num_threads=nt, schedule="dynamic"):
-        _part(j, c, t // spans // n_heads, t // spans % n_heads, t % spans, room + j.room_bytes * <size_t>threadid(),
-              states + state * <size_t>(t // spans))
-    for t in prange(n_tasks, nogil=True, num_threads=nt, schedule="static"):
-        _merge(j, c, t // n_heads, t % n_heads, room + j.room_bytes * <size_t>threadid(), states + state * <size_t>t)
+    with nogil:
+        for t in prange(n_tasks * spans, num_threads=nt, schedule="dynamic"):
+            _part(j, c, t // spans // n_heads, t // spans % n_heads, t % spans,
+                  room + j.room_bytes * <size_t>threadid(), states + state * <size_t>(t // spans))
+        for t in prange(n_tasks, num_threads=nt, schedule="static"):
+            _merge(j, c, t // n_heads, t % n_heads, room + j.room_bytes * <size_t>threadid(),
+                   states + state * <size_t>t)
+        team.end(&r)
     return 0
 
 

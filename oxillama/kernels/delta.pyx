@@ -15,7 +15,7 @@ import numpy as np
 from oxillama.errors import ConfigError
 
 from oxillama.kernels._table cimport ox_delta_args, ox_delta_state, ox_kernels, table
-from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels._team cimport DELTA, Team, region
 from oxillama.kernels.batch cimport Batch, span
 from oxillama.kernels.recurrent cimport RecurrentSlab
 from oxillama.kernels.rows cimport Rows, Vector, Workspace, row_threads
@@ -23,7 +23,6 @@ from oxillama.kernels.rows cimport Rows, Vector, Workspace, row_threads
 cdef const ox_kernels *K = table()
 
 cdef enum:
-    SERIAL_WORK = 50_000        # values of the state times tokens below which a region costs more than it saves
     STREAM_VALUES = 1 << 17     # of a layer's state: the states of a model's layers push each other out of the caches
 
 cdef float L2_EPS = 1e-6        # of the norms of queries and keys, in the authors' code
@@ -75,14 +74,19 @@ cdef void _prepare(Rows x, Rows dt, Rows beta, Delta rule, int64_t i) noexcept n
 
 cdef int _prepare_all(Rows x, Rows dt, Rows beta, Delta rule) except -1:
     cdef int64_t i
-    cdef int nt = row_threads(x)
+    cdef region r
+    cdef Team team = x.workspace.team
+    cdef int nt = row_threads(x, &r, DELTA | 1 << 4)
     if nt == 1:
         with nogil:
             for i in range(x.n):
                 _prepare(x, dt, beta, rule, i)
+            team.end(&r)
     else:
-        for i in prange(x.n, nogil=True, num_threads=nt, schedule="static"):
-            _prepare(x, dt, beta, rule, i)
+        with nogil:
+            for i in prange(x.n, num_threads=nt, schedule="static"):
+                _prepare(x, dt, beta, rule, i)
+            team.end(&r)
     x.q8 = dt.q8 = beta.q8 = NULL
     return 0
 
@@ -133,7 +137,9 @@ def delta(Rows x, Rows z, Rows dt, Rows beta, Delta rule, int64_t at, RecurrentS
     cdef job j
     cdef Workspace ws = x.workspace
     cdef int64_t keys = rule.n_keys * rule.k_dim, task, n = rule.n_heads
-    cdef int nt = usable_threads(ws.num_threads)
+    cdef region r
+    cdef Team team = ws.team
+    cdef int nt
     _check(x, z, dt, beta, rule, at, slab, batch)
     cdef Rows y = ws.rows(x.n, z.dim)
     _prepare_all(x, dt, beta, rule)
@@ -144,11 +150,15 @@ def delta(Rows x, Rows z, Rows dt, Rows beta, Delta rule, int64_t at, RecurrentS
     j.a.stream = rule.n_values >= STREAM_VALUES
     j.z, j.norm, j.eps, j.at, j.state = z.data, rule.norm.data, rule.eps, at, rule.n_values // n
     j.n_keys, j.together = rule.n_keys, n // rule.n_keys if rule.neighbours else 1
-    if nt == 1 or batch.n_rows * rule.n_values < SERIAL_WORK:
+    nt = team.begin(&r, DELTA, batch.n_rows * rule.n_values)
+    if nt == 1:
         with nogil:
             for task in range(n * batch.n_spans):
                 _head(&j, slab, &batch.span[task // n], task % n)
+            team.end(&r)
     else:
-        for task in prange(n * batch.n_spans, nogil=True, num_threads=nt, schedule="static"):
-            _head(&j, slab, &batch.span[task // n], task % n)
+        with nogil:
+            for task in prange(n * batch.n_spans, num_threads=nt, schedule="static"):
+                _head(&j, slab, &batch.span[task // n], task % n)
+            team.end(&r)
     return y

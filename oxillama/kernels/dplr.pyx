@@ -16,7 +16,7 @@ import numpy as np
 from oxillama.errors import ConfigError
 
 from oxillama.kernels._table cimport ox_dplr_args, ox_kernels, ox_scan_state, table
-from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels._team cimport DPLR, Team, region
 from oxillama.kernels.batch cimport Batch, span
 from oxillama.kernels.recurrent cimport RecurrentSlab
 from oxillama.kernels.rows cimport Rows, Vector, Workspace, each_row, row_job
@@ -24,7 +24,6 @@ from oxillama.kernels.rows cimport Rows, Vector, Workspace, each_row, row_job
 cdef const ox_kernels *K = table()
 
 cdef enum:
-    SERIAL_WORK = 50_000        # values of the state times tokens below which a region costs more than it saves
     STREAM_VALUES = 1 << 17     # of a layer's state: the states of a model's layers push each other out of the caches
 
 cdef float L2_EPS = 1e-6        # of the norms of queries and keys, in the authors' code
@@ -55,7 +54,9 @@ def dplr(Rows q, Rows w, Rows k, Rows a, Rows b, Rows v, int64_t n_heads, Recurr
     cdef ox_dplr_args job
     cdef Workspace ws = v.workspace
     cdef int64_t task, state, n = batch.n_rows
-    cdef int nt = usable_threads(ws.num_threads)
+    cdef region r
+    cdef Team team = ws.team
+    cdef int nt
     cdef Rows x
     for x in (q, w, k, a, b):
         if x.n != n or x.dim != q.dim or v.n != n or n_heads < 1 or x.dim % n_heads or v.dim % n_heads:
@@ -70,13 +71,17 @@ def dplr(Rows q, Rows w, Rows k, Rows a, Rows b, Rows v, int64_t n_heads, Recurr
     job.q, job.w, job.k, job.a, job.b, job.v, job.y = q.data, w.data, k.data, a.data, b.data, v.data, y.data
     job.k_stride, job.v_stride, job.y_stride = <size_t>q.dim, <size_t>v.dim, <size_t>y.dim
     job.stream = slab.n_values >= STREAM_VALUES
-    if nt == 1 or n * slab.n_values < SERIAL_WORK:
+    nt = team.begin(&r, DPLR, n * slab.n_values)
+    if nt == 1:
         with nogil:
             for task in range(n_heads * batch.n_spans):
                 _head(&job, state, slab, &batch.span[task // n_heads], task % n_heads)
+            team.end(&r)
     else:
-        for task in prange(n_heads * batch.n_spans, nogil=True, num_threads=nt, schedule="static"):
-            _head(&job, state, slab, &batch.span[task // n_heads], task % n_heads)
+        with nogil:
+            for task in prange(n_heads * batch.n_spans, num_threads=nt, schedule="static"):
+                _head(&job, state, slab, &batch.span[task // n_heads], task % n_heads)
+            team.end(&r)
     return y
 
 

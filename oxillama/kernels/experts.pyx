@@ -7,11 +7,12 @@ chose are not read at all. Each pair's values depend on its row alone, and a row
 from cython.parallel cimport prange, threadid
 
 from libc.math cimport INFINITY
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from oxillama.errors import ConfigError, QuantError
 
 from oxillama.kernels._table cimport OX_PANEL, ox_kernels, table
+from oxillama.kernels._team cimport EXPERTS, Team, region
 from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.batch cimport Batch, adapters_of
 from oxillama.kernels.matmul cimport Matrix, _task, job, prepare, run, set_input
@@ -19,10 +20,6 @@ from oxillama.kernels.routing cimport Routing
 from oxillama.kernels.rows cimport Rows, Workspace, row_threads
 
 cdef const ox_kernels *K = table()
-
-cdef enum:
-    SERIAL_WORK = 500_000       # multiplications below which a region costs more than it saves
-
 
 ctypedef void (*gated_fn)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
 ctypedef void (*plain_fn)(float *x, int64_t n) noexcept nogil
@@ -186,19 +183,24 @@ cdef size_t _packed_at_once(const job *jobs, int n_jobs) noexcept:
     return (most + 63) // 64 * 64
 
 
-cdef int _run_layer(const layer *h, uint8_t *scratch, size_t scratch_bytes, float *columns, bint serial,
-                    int nt) except -1:
+cdef int _run_layer(const layer *h, uint8_t *scratch, size_t scratch_bytes, float *columns, Team team,
+                    region *r) except -1:
     cdef int64_t task
-    if serial:
+    cdef int nt = r.n
+    if nt == 1 and r.brief:
         for task in range(h.n_tasks):
             _hidden(h, task, scratch, columns)
+        team.end(r)
     elif nt == 1:
         with nogil:
             for task in range(h.n_tasks):
                 _hidden(h, task, scratch, columns)
+            team.end(r)
     else:
-        for task in prange(h.n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
-            _hidden(h, task, scratch + scratch_bytes * <size_t>threadid(), columns + h.n_columns * threadid())
+        with nogil:
+            for task in prange(h.n_tasks, num_threads=nt, schedule="dynamic"):
+                _hidden(h, task, scratch + scratch_bytes * <size_t>threadid(), columns + h.n_columns * threadid())
+            team.end(r)
     return 0
 
 
@@ -217,8 +219,8 @@ def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activatio
     """
     cdef Workspace ws = x.workspace
     cdef layer h
-    cdef bint serial = 2 * routing.n * routing.k * up.n_out * up.n_in < SERIAL_WORK
-    cdef int nt = 1 if serial else usable_threads(ws.num_threads)
+    cdef region r
+    cdef int nt
     cdef size_t scratch_bytes = 0
     cdef uint8_t *scratch = NULL
     cdef float *columns
@@ -232,20 +234,21 @@ def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activatio
     paged = up.pager is not None or gate is not None and gate.pager is not None
     adapters = adapters_of(batch)
     if paged or adapters is not None and adapters.changes(gate, up):
-        return _changed(&h, x, routing, gate, up, y, nt, adapters)
+        return _changed(&h, x, routing, gate, up, y, adapters)
     if codes:
         y.make_room()
+    nt = ws.team.begin(&r, EXPERTS | <uint64_t>(up.kernel << 4), 2 * routing.n * routing.k * up.n_out * up.n_in)
     _prepare_layer(&h, x, routing, gate, up, y, codes, nt)
-    _share_out(&h, routing, serial)
+    _share_out(&h, routing, nt == 1 and r.brief)
     columns = <float *>ws.take(<size_t>max(h.n_columns * nt, <int64_t>1) * 4)
     scratch_bytes = max(_packed_at_once(h.left, h.n_active), _packed_at_once(h.right, h.n_active))
     if scratch_bytes:
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
-    _run_layer(&h, scratch, scratch_bytes, columns, serial, nt)
+    _run_layer(&h, scratch, scratch_bytes, columns, ws.team, &r)
     return y
 
 
-cdef Rows _changed(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, int nt, adapters):
+cdef Rows _changed(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, adapters):
     """The same bits where nothing changes, product by product: changes come before the activation.
 
     Weights that a pager brings in are taken so, too: of both products what is there first.
@@ -254,7 +257,10 @@ cdef Rows _changed(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, 
     cdef Rows other = y if gate is None else ws.rows(y.n, y.dim)
     cdef int64_t i, pair, n, pairs = r.n * r.k
     cdef job *both
-    _prepare_layer(h, x, r, gate, up, y, False, nt)
+    cdef region rows
+    cdef Team team = ws.team
+    cdef int nt
+    _prepare_layer(h, x, r, gate, up, y, False, usable_threads(ws.num_threads))
     n = h.n_active
     both = <job *>ws.take(<size_t>max(2 * n, <int64_t>1) * sizeof(job))
     for i in range(n):
@@ -267,9 +273,11 @@ cdef Rows _changed(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, 
         adapters.add_experts(y, x, r, up if gate is None else gate, False)
         if h.right != NULL:
             adapters.add_experts(other, x, r, up, False)
-    nt = row_threads(y)
-    for pair in prange(pairs, nogil=True, num_threads=nt, schedule="static"):
-        _activate(h, r.chosen[pair] * y.dim, y.data + pair * y.dim, other.data + pair * y.dim, y.dim)
+    nt = row_threads(y, &rows, EXPERTS | 1 << 12)
+    with nogil:
+        for pair in prange(pairs, num_threads=nt, schedule="static"):
+            _activate(h, r.chosen[pair] * y.dim, y.data + pair * y.dim, other.data + pair * y.dim, y.dim)
+        team.end(&rows)
     y.q8 = NULL
     return y
 
@@ -285,6 +293,8 @@ def expert_hidden_joint(Rows x, Routing routing, Matrix both, str activation="si
     cdef job *jobs
     cdef int64_t n = both.n_out // 2, pairs = routing.n * routing.k, pair
     cdef Rows joint, y
+    cdef region r
+    cdef Team team = ws.team
     cdef int n_active, nt
     if both.n_out % 2 or both.bias is not None:
         raise QuantError(f"{both.name} {both.shape} does not hold two matrices of equal size, without biases")
@@ -297,14 +307,17 @@ def expert_hidden_joint(Rows x, Routing routing, Matrix both, str activation="si
     adapters = adapters_of(batch)
     if adapters is not None:
         adapters.add_experts(joint, x, routing, both, False)
-    nt = row_threads(y)
+    nt = row_threads(y, &r, EXPERTS | 2 << 12)
     if nt == 1:
         with nogil:
             for pair in range(pairs):
                 f(joint.data + 2 * pair * n, joint.data + (2 * pair + 1) * n, y.data + pair * n, n)
+            team.end(&r)
     else:
-        for pair in prange(pairs, nogil=True, num_threads=nt, schedule="static"):
-            f(joint.data + 2 * pair * n, joint.data + (2 * pair + 1) * n, y.data + pair * n, n)
+        with nogil:
+            for pair in prange(pairs, num_threads=nt, schedule="static"):
+                f(joint.data + 2 * pair * n, joint.data + (2 * pair + 1) * n, y.data + pair * n, n)
+            team.end(&r)
     return y
 
 
@@ -315,6 +328,8 @@ def expert_add_(Rows y, Rows hidden, Routing routing, Matrix down, Batch batch=N
     """
     cdef Workspace ws = y.workspace
     cdef int n_active = _experts_in_use(routing), nt
+    cdef region rows
+    cdef Team team = ws.team
     cdef int64_t r
     cdef Rows pairs
     cdef job *jobs
@@ -327,14 +342,17 @@ def expert_add_(Rows y, Rows hidden, Routing routing, Matrix down, Batch batch=N
     adapters = adapters_of(batch)
     if adapters is not None:
         adapters.add_experts(pairs, hidden, routing, down, True)
-    nt = row_threads(y)
+    nt = row_threads(y, &rows, EXPERTS | 3 << 12)
     if nt == 1:
         with nogil:
             for r in range(y.n):
                 _combine(routing, r, pairs.data, bias, y.data + r * y.dim, y.dim)
+            team.end(&rows)
     else:
-        for r in prange(y.n, nogil=True, num_threads=nt, schedule="static"):
-            _combine(routing, r, pairs.data, bias, y.data + r * y.dim, y.dim)
+        with nogil:
+            for r in prange(y.n, num_threads=nt, schedule="static"):
+                _combine(routing, r, pairs.data, bias, y.data + r * y.dim, y.dim)
+            team.end(&rows)
     y.q8 = NULL
 
 

@@ -3,12 +3,12 @@
 from cython.parallel cimport prange, threadid
 
 from libc.math cimport INFINITY
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from oxillama.errors import ConfigError, QuantError
 
 from oxillama.kernels._table cimport OX_PANEL, ox_kernels, table
-from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels._team cimport GATED, Team, region
 from oxillama.kernels.batch cimport Batch, adapters_of
 from oxillama.kernels.matmul cimport Matrix, _task, describe, job
 from oxillama.kernels.activations import geglu_, geglu_erf_, swiglu_, swiglu_limited_, swiglu_oai_
@@ -16,8 +16,6 @@ from oxillama.kernels.matmul import matmul
 from oxillama.kernels.rows cimport Rows, Workspace
 
 cdef const ox_kernels *K = table()
-
-cdef enum: SERIAL_WORK = 500_000  # multiplications below which a region costs more than it saves
 
 
 ctypedef void (*gated_fn)(const float *gate, const float *up, float *y, int64_t n) noexcept nogil
@@ -82,10 +80,12 @@ cdef void _columns(const job *jobs, Matrix gate, Matrix up, Rows y, gated_fn act
             K.quantise_q8(g, y.q8 + <size_t>i * y.q8_stride, y.dim, first, n)
 
 
-cdef int _run(job *jobs, Matrix gate, Matrix up, Rows y, gated_fn f, float limit, bint codes, bint serial,
-              int nt) except -1:
+cdef int _run(job *jobs, Matrix gate, Matrix up, Rows y, gated_fn f, float limit, bint codes,
+              region *r) except -1:
     """All tasks, each thread with columns of its own, and with room for panels of what is not packed."""
     cdef Workspace ws = y.workspace
+    cdef Team team = ws.team
+    cdef int nt = r.n
     cdef int64_t task, n_tasks = (gate.n_panels + jobs[0].group - 1) // jobs[0].group
     cdef int64_t n_columns = max(y.n, <int64_t>1) * jobs[0].group * OX_PANEL
     cdef float *columns = <float *>ws.take(<size_t>(n_columns * nt) * 4)
@@ -95,17 +95,21 @@ cdef int _run(job *jobs, Matrix gate, Matrix up, Rows y, gated_fn f, float limit
         scratch_bytes = max(gate.panel_bytes * <size_t>jobs[0].together, up.panel_bytes * <size_t>jobs[1].together)
         scratch_bytes = (scratch_bytes + 63) // 64 * 64
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
-    if serial:
+    if nt == 1 and r.brief:
         for task in range(n_tasks):
             _columns(jobs, gate, up, y, f, limit, codes, task, scratch, columns)
+        team.end(r)
     elif nt == 1:
         with nogil:
             for task in range(n_tasks):
                 _columns(jobs, gate, up, y, f, limit, codes, task, scratch, columns)
+            team.end(r)
     else:
-        for task in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
-            _columns(jobs, gate, up, y, f, limit, codes, task, scratch + scratch_bytes * <size_t>threadid(),
-                     columns + n_columns * threadid())
+        with nogil:
+            for task in prange(n_tasks, num_threads=nt, schedule="dynamic"):
+                _columns(jobs, gate, up, y, f, limit, codes, task, scratch + scratch_bytes * <size_t>threadid(),
+                         columns + n_columns * threadid())
+            team.end(r)
     return 0
 
 
@@ -122,8 +126,7 @@ def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False, floa
     """
     cdef Workspace ws = x.workspace
     cdef job jobs[2]
-    cdef bint serial = 2 * x.n * gate.n_out * gate.n_in < SERIAL_WORK
-    cdef int nt = 1 if serial else usable_threads(ws.num_threads)
+    cdef region r
     cdef gated_fn f = _activation(activation)
     if not 0 <= limit < INFINITY or limit and activation != "silu":
         raise ConfigError(f"a limit of {limit} for {activation}; it must be positive and finite, and is one of silu")
@@ -136,10 +139,11 @@ def gated(Rows x, Matrix gate, Matrix up, str activation, bint codes=False, floa
     cdef Rows y = ws.rows(x.n, gate.n_out)
     if codes:
         y.make_room()
-    _describe(jobs, x, gate, up, nt)
+    ws.team.begin(&r, GATED | <uint64_t>(gate.kernel << 8 | (x.n > 8) << 4), 2 * x.n * gate.n_out * gate.n_in)
+    _describe(jobs, x, gate, up, r.n)
     jobs[0].y = y.data
     mark = ws.mark()
-    _run(jobs, gate, up, y, f, limit, codes, serial, nt)
+    _run(jobs, gate, up, y, f, limit, codes, &r)
     ws.release(mark)
     y._q8_releases = ws._releases    # the twin was made before the mark
     return y

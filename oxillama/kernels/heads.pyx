@@ -11,6 +11,7 @@ from libc.string cimport memcpy
 
 from oxillama.errors import ConfigError, QuantError
 
+from oxillama.kernels._team cimport ROTATION, Team, region
 from oxillama.kernels._threads cimport usable_threads
 from oxillama.kernels.batch cimport Batch, adapters_of
 from oxillama.kernels.matmul cimport Matrix, job, prepare, run, set_input
@@ -73,14 +74,19 @@ def split_heads(Rows x, int64_t n_heads, int64_t n_first):
     rest = x.dim // n_heads - n_first
     cdef Rows a = x.workspace.rows(x.n, n_heads * n_first)
     cdef Rows b = x.workspace.rows(x.n, n_heads * rest)
-    cdef int nt = row_threads(x)
+    cdef region r
+    cdef Team team = x.workspace.team
+    cdef int nt = row_threads(x, &r, ROTATION | 1 << 4)
     if nt == 1:
         with nogil:
             for i in range(x.n * n_heads):
                 _split(x, a, b, n_first, rest, i)
+            team.end(&r)
     else:
-        for i in prange(x.n * n_heads, nogil=True, num_threads=nt, schedule="static"):
-            _split(x, a, b, n_first, rest, i)
+        with nogil:
+            for i in prange(x.n * n_heads, num_threads=nt, schedule="static"):
+                _split(x, a, b, n_first, rest, i)
+            team.end(&r)
     return a, b
 
 

@@ -23,10 +23,6 @@ from oxillama.kernels.rows cimport Rows, Workspace
 
 cdef const ox_kernels *K = table()
 
-# Multiplications below which a region costs more than it saves. Fewer than for other products: the factors of a change
-# have more bytes per weight, and a step of few rows waits for memory alone.
-cdef enum: SERIAL_WORK = 60_000
-
 
 cdef class LowRank:
     """``b @ a`` of a matrix [n_out, n_in], ``a`` [rank, n_in] and ``b`` [n_out, rank]; or of each one in a stack.
@@ -147,7 +143,7 @@ cdef class Adapters:
                 _scale(users, change, t)
                 _second(&j, change, 0, users.n, t, y.data, y.dim, usable_threads(y.workspace.num_threads))
                 j.y_rows = users.row
-                run(&j, 1, y.workspace, SERIAL_WORK)
+                run(&j, 1, y.workspace)
         y.q8 = NULL
 
     def add_heads(self, Rows y, Rows x, Matrix w):
@@ -276,10 +272,10 @@ cdef int _add_heads(_Users users, LowRank change, Rows x, Rows y, int n_heads) e
         first[i].x_rows, first[i].y = users.row, t.data
         _second(&second[i], change, i, users.n, t, y.data + i * n_out, y.dim, nt)
         second[i].y_rows = users.row
-    run(first, n_heads, ws, SERIAL_WORK)
+    run(first, n_heads, ws)
     for t in ts:
         _scale(users, change, t)
-    run(second, n_heads, ws, SERIAL_WORK)
+    run(second, n_heads, ws)
     return 0
 
 
@@ -307,10 +303,10 @@ cdef int _add_experts(_Users users, LowRank change, Rows x, Rows y, Routing r, b
             first[n_jobs].y += start * change.rank
             second[n_jobs].x += <size_t>start * second[n_jobs].x_bytes
             n_jobs += 1
-    run(first, n_jobs, ws, SERIAL_WORK)
+    run(first, n_jobs, ws)
     for i in range(n):
         K.scale(t.data + i * t.dim, scale[ys[i] // r.k] * change.scale, t.dim)
-    run(second, n_jobs, ws, SERIAL_WORK)
+    run(second, n_jobs, ws)
     return 0
 
 

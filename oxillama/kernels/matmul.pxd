@@ -42,4 +42,4 @@ cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) exc
 cdef int set_input(job *j, Matrix w, Rows x) except -1
 cdef int describe(job *j, Matrix w, Rows x, int nt) except -1
 cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil
-cdef int run(job *jobs, int n_jobs, workspace, int64_t serial_work=*) except -1
+cdef int run(job *jobs, int n_jobs, workspace) except -1

@@ -5,7 +5,7 @@ What is not in panels is packed panel by panel on the way into the same kernels:
 
 from cython.parallel cimport prange, threadid
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.string cimport memchr, memset
 
 import numpy as np
@@ -17,6 +17,7 @@ from oxillama.kernels._table cimport (
     OX_PANEL, find_kernel_format, format_info, ox_bf16_row_bytes, ox_format_info, ox_gemm_args, ox_kernels,
     ox_q8_row_bytes, table,
 )
+from oxillama.kernels._team cimport PRODUCTS, Team, region
 from oxillama.kernels._threads cimport ox_await_zero, ox_count_down, usable_threads
 from oxillama.kernels.batch cimport Batch, adapters_of
 from oxillama.kernels.convert import block_size, dequantize, quantize  # no-cython-lint (names that are public here)
@@ -26,7 +27,6 @@ cdef const ox_kernels *K = table()
 
 cdef enum:
     MAX_JOBS = 8                # weights that share one input and one region
-    SERIAL_WORK = 500_000       # multiplications (some 25 us) below which a region costs more than it saves
     GROUP_BYTES = 256 * 1024    # panels of a task: they stay in L2 while the tokens pass by
     FLOAT_GROUP = 16            # float panels of a task, of any width: their kernels share a copy of the input
     FLOAT_TOGETHER = 4          # float panels at least: their kernels multiply so many at once
@@ -157,16 +157,16 @@ cdef size_t _scratch_bytes(const job *j) noexcept:
     return found
 
 
-cdef int run(job *jobs, int n_jobs, workspace, int64_t serial_work=SERIAL_WORK) except -1:
+cdef int run(job *jobs, int n_jobs, workspace) except -1:
     """All jobs: in one parallel region, or where a pager brings weights in, in one for what is there each time."""
     cdef int i
     for i in range(n_jobs):
         if jobs[i].pager != NULL:
-            return _run_paged(jobs, n_jobs, workspace, serial_work)
-    return _run(jobs, n_jobs, workspace, serial_work)
+            return _run_paged(jobs, n_jobs, workspace)
+    return _run(jobs, n_jobs, workspace)
 
 
-cdef int _run_paged(job *jobs, int n_jobs, workspace, int64_t serial_work) except -1:
+cdef int _run_paged(job *jobs, int n_jobs, workspace) except -1:
     """Output rows are independent: pages are multiplied in whatever order they come."""
     cdef int i, n = 0
     cdef int64_t k, panels
@@ -186,17 +186,17 @@ cdef int _run_paged(job *jobs, int n_jobs, workspace, int64_t serial_work) excep
     call = pager.begin(list(wanted))
     try:
         if n:
-            _run(parts, n, workspace, serial_work)
+            _run(parts, n, workspace)
         while call.n_open:
             pages = pager.take(call)
-            n_bytes = _run_pages(jobs, wanted, pages, workspace, serial_work)
+            n_bytes = _run_pages(jobs, wanted, pages, workspace)
             pager.done(call, [page for page, _, _, _ in pages if wanted[page]], n_bytes)
     finally:
         pager.end(call)
     return 0
 
 
-cdef int64_t _run_pages(job *jobs, dict wanted, list pages, workspace, int64_t serial_work) except -1:
+cdef int64_t _run_pages(job *jobs, dict wanted, list pages, workspace) except -1:
     """Runs the pieces of pages in memory or in the page cache; ``wanted`` keeps the others. Returns the bytes read."""
     cdef int nt = usable_threads(workspace.num_threads), i, n = 0
     cdef int64_t first, end, offset, skipped, done = 0
@@ -215,7 +215,7 @@ cdef int64_t _run_pages(job *jobs, dict wanted, list pages, workspace, int64_t s
             parts[n].file, parts[n].offset, parts[n].missed = file, offset + skipped, &missed[done]
             done += end - first
             n += 1
-    _run(parts, n, workspace, serial_work)
+    _run(parts, n, workspace)
     _keep_missed(wanted, pages, marks, memchr(&missed[0], 1, <size_t>missed.shape[0]) != NULL)
     return _bytes_read(parts, n)
 
@@ -251,37 +251,56 @@ cdef void _cut(job *part, const job *j, int64_t first, int64_t n_panels, int nt)
     _choose_group(part, nt)
 
 
-cdef int _run(job *jobs, int n_jobs, workspace, int64_t serial_work) except -1:
+cdef int _run(job *jobs, int n_jobs, workspace) except -1:
     """All jobs in one parallel region. Threads share out groups of output rows, never a sum."""
     cdef Workspace ws = workspace
-    cdef int nt = usable_threads(ws.num_threads), i
-    cdef int64_t t, n_tasks = 0, work = 0
+    cdef Team team = ws.team
+    cdef region r
+    cdef int nt = team.begin(&r, _kind(jobs), _work(jobs, n_jobs)), i
+    cdef int64_t t, n_tasks = 0
     cdef size_t scratch_bytes = 0
     cdef uint8_t *scratch = NULL
     mark = ws.mark()
     for i in range(n_jobs):
+        if nt == 1 and (r.brief or jobs[i].n_tokens <= 8):
+            jobs[i].group = jobs[i].n_panels    # for a single thread, all panels in one call of the kernel
         jobs[i].first_task = n_tasks
         n_tasks += (jobs[i].n_panels + jobs[i].group - 1) // jobs[i].group
-        work += jobs[i].n_tokens * jobs[i].n_out * jobs[i].n_in
         scratch_bytes = max(scratch_bytes, _scratch_bytes(&jobs[i]))
     if scratch_bytes:
         scratch_bytes = (scratch_bytes + 63) // 64 * 64
         scratch = <uint8_t *>ws.take(scratch_bytes * <size_t>nt)
-    if work < serial_work:
-        # A single thread, and too short to release the GIL: all panels in one call of the kernel.
-        for i in range(n_jobs):
-            jobs[i].group = jobs[i].n_panels
-            _task(&jobs[i], 0, scratch)
+    if nt == 1 and r.brief:
+        for t in range(n_tasks):
+            _dispatch(jobs, n_jobs, t, scratch)
+        team.end(&r)
     elif nt == 1:
         with nogil:
             for t in range(n_tasks):
                 _dispatch(jobs, n_jobs, t, scratch)
+            team.end(&r)
     else:
-        for t in prange(n_tasks, nogil=True, num_threads=nt, schedule="dynamic"):
-            _dispatch(jobs, n_jobs, t, scratch + scratch_bytes * <size_t>threadid())
+        with nogil:
+            for t in prange(n_tasks, num_threads=nt, schedule="dynamic"):
+                _dispatch(jobs, n_jobs, t, scratch + scratch_bytes * <size_t>threadid())
+            team.end(&r)
     if scratch_bytes:
         ws.release(mark)
     return 0
+
+
+cdef uint64_t _kind(const job *jobs) noexcept:
+    """Costs are those of a format, in panels or as it is stored, for one token or for many."""
+    return PRODUCTS | <uint64_t>(jobs.kernel << 8 | (jobs.packed != NULL) << 4 | (jobs.n_tokens > 8) << 5)
+
+
+cdef int64_t _work(const job *jobs, int n_jobs) noexcept:
+    """Multiplications."""
+    cdef int64_t work = 0
+    cdef int i
+    for i in range(n_jobs):
+        work += jobs[i].n_tokens * jobs[i].n_out * jobs[i].n_in
+    return work
 
 
 cdef void _dispatch(const job *jobs, int n_jobs, int64_t task, uint8_t *scratch) noexcept nogil:

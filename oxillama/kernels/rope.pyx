@@ -9,6 +9,7 @@ from oxillama.errors import ConfigError
 
 from oxillama.kernels._table cimport ox_kernels, table
 from oxillama.kernels.batch cimport Batch
+from oxillama.kernels._team cimport ROTATION, Team, region
 from oxillama.kernels.rows cimport Rows, row_threads
 
 cdef const ox_kernels *K = table()
@@ -69,18 +70,26 @@ def rotate_(Rows x, Rows cos_sin, int64_t head_dim, bint neox):
     weights as GGUF files hold them).
     """
     cdef int64_t i, n = x.n, dim = x.dim, n_rot = cos_sin.dim
-    cdef int nt = row_threads(x)
+    cdef region r
+    cdef Team team = x.workspace.team
+    cdef int nt
     cdef float *data = x.data
     cdef const float *angle = cos_sin.data
     if cos_sin.n != n or n_rot > head_dim or head_dim < 1 or dim % head_dim:
         raise ConfigError(f"angles of {cos_sin.n} x {n_rot} for {n} rows of {dim} values in heads of {head_dim}")
-    if n == 1:    # too short to let go of the interpreter
-        _rotate(data, angle, dim, head_dim, n_rot, neox)
+    nt = row_threads(x, &r, ROTATION | neox << 5)
+    if nt == 1 and r.brief:
+        for i in range(n):
+            _rotate(data + i * dim, angle + i * n_rot, dim, head_dim, n_rot, neox)
+        team.end(&r)
     elif nt == 1:
         with nogil:
             for i in range(n):
                 _rotate(data + i * dim, angle + i * n_rot, dim, head_dim, n_rot, neox)
+            team.end(&r)
     else:
-        for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
-            _rotate(data + i * dim, angle + i * n_rot, dim, head_dim, n_rot, neox)
+        with nogil:
+            for i in prange(n, num_threads=nt, schedule="static"):
+                _rotate(data + i * dim, angle + i * n_rot, dim, head_dim, n_rot, neox)
+            team.end(&r)
     x.q8 = NULL

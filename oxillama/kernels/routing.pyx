@@ -14,12 +14,11 @@ import numpy as np
 from oxillama.errors import ConfigError
 
 from oxillama.kernels._table cimport ox_kernels, table
-from oxillama.kernels._threads cimport usable_threads
-from oxillama.kernels.rows cimport Rows, Vector
+from oxillama.kernels._team cimport ROUTING, Team, region
+from oxillama.kernels.rows cimport Rows, Vector, row_threads
 
 cdef const ox_kernels *K = table()
 
-cdef enum: SERIAL_SCORES = 8192     # scores below which routing is not shared out
 
 cdef enum gating:
     SOFTMAX, SIGMOID, SOFTMAX_CHOSEN, SPARSEMIXER
@@ -181,21 +180,27 @@ def route(Rows logits, int64_t k, *, str gating="softmax", bint normalise=True, 
     cdef Routing r
     cdef Rows choice
     cdef int64_t i
-    cdef int nt = usable_threads(logits.workspace.num_threads) if logits.n * logits.dim >= SERIAL_SCORES else 1
+    cdef region rows
+    cdef Team team = logits.workspace.team
+    cdef int nt
     _check_route(logits, k, gating, bias, n_groups, n_groups_used)
     o.gating, o.normalise, o.scale, o.bias = GATINGS[gating], normalise, scale, bias.data if bias is not None else NULL
     o.n_experts, o.k, o.n_groups, o.n_groups_used = logits.dim, k, n_groups, n_groups_used
     r = _new_routing(logits, k)
     choice = logits.workspace.rows(logits.n, logits.dim + n_groups)
+    nt = row_threads(logits, &rows, ROUTING)
     if nt == 1:
         with nogil:
             for i in range(r.n):
                 _route_row(&o, logits.data + i * logits.dim, choice.data + i * choice.dim, r.chosen + i * k,
                            r.shares + i * k)
+            team.end(&rows)
     else:
-        for i in prange(r.n, nogil=True, num_threads=nt, schedule="static"):
-            _route_row(&o, logits.data + i * logits.dim, choice.data + i * choice.dim, r.chosen + i * k,
-                       r.shares + i * k)
+        with nogil:
+            for i in prange(r.n, num_threads=nt, schedule="static"):
+                _route_row(&o, logits.data + i * logits.dim, choice.data + i * choice.dim, r.chosen + i * k,
+                           r.shares + i * k)
+            team.end(&rows)
     _group(r)
     return r
 

@@ -1,8 +1,11 @@
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from oxillama.kernels._team cimport Team, region
 
 
 cdef class Workspace:
     cdef readonly int num_threads
+    cdef readonly Team team
     cdef list _chunks
     cdef object _chunk
     cdef uint8_t *_base
@@ -51,7 +54,7 @@ ctypedef struct row_job:
 
 ctypedef void (*row_fn)(const row_job *j, int64_t i) noexcept nogil
 
-cdef int row_threads(Rows x) noexcept
+cdef int row_threads(Rows x, region *r, uint64_t kind) noexcept
 cdef int each_row(Rows x, row_fn f, const row_job *j) except -1
 cdef int change_rows(Rows x, row_fn f, row_job *j) except -1
 cdef int check_alike(Rows x, Rows y) except -1

@@ -3,8 +3,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from oxillama.kernels._team import Team
+
 class Workspace:
     num_threads: int
+    team: Team
     nbytes: int
     def __init__(self, num_threads: int, n_bytes: int = ...) -> None: ...
     def mark(self) -> tuple[int, int]: ...

@@ -9,7 +9,7 @@ cimport cython
 from cython.parallel cimport prange
 
 from libc.math cimport INFINITY, expf
-from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 import numpy as np
@@ -17,12 +17,9 @@ import numpy as np
 from oxillama.errors import ConfigError
 
 from oxillama.kernels._table cimport ox_bf16_row_bytes, ox_kernels, ox_q8_row_bytes, table
-from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels._team cimport ROW_WORK, TWINS, Team, region
 
 cdef const ox_kernels *K = table()
-
-# Below this many values a parallel region costs more than it saves (about 2 us against 1 ns a value).
-cdef enum: SERIAL_VALUES = 8192
 
 
 cdef class Workspace:
@@ -31,7 +28,7 @@ cdef class Workspace:
     def __init__(self, int num_threads, size_t n_bytes=1 << 20):
         if num_threads < 1:
             raise ConfigError(f"num_threads must be at least 1, not {num_threads}")
-        self.num_threads = num_threads
+        self.num_threads, self.team = num_threads, Team(num_threads)
         self._chunks = []
         self._grow(n_bytes)
 
@@ -148,16 +145,25 @@ cdef class Rows:
         """
         cdef int64_t i, n = self.n
         cdef int nt
+        cdef region r
+        cdef Team team = self.workspace.team
         if self.q8 == NULL or self._rounds != rounds or self._q8_releases != self.workspace._releases:
             self.make_room(rounds)
-            nt = row_threads(self)
-            if nt == 1:
+            nt = row_threads(self, &r, TWINS)
+            if r.brief and nt == 1:
+                for i in range(n):
+                    self.quantise_row(i)
+                team.end(&r)
+            elif nt == 1:
                 with nogil:
                     for i in range(n):
                         self.quantise_row(i)
+                    team.end(&r)
             else:
-                for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
-                    self.quantise_row(i)
+                with nogil:
+                    for i in prange(n, num_threads=nt, schedule="static"):
+                        self.quantise_row(i)
+                    team.end(&r)
         return self.q8
 
     cdef int make_room(self, bint rounds=False) except -1:
@@ -174,26 +180,34 @@ cdef class Rows:
             K.quantise_q8(self.data + i * self.dim, self.q8 + <size_t>i * self.q8_stride, self.dim, 0, self.dim)
 
 
-cdef int row_threads(Rows x) noexcept:
-    """Threads for work that is done row by row."""
-    if x.n == 1 or x.n * x.dim < SERIAL_VALUES:
+cdef int row_threads(Rows x, region *r, uint64_t kind) noexcept:
+    """Threads for a region that does something row by row; its end has to be told to the workspace's team."""
+    if x.n <= 1:    # nothing to share out, and too short to measure or to let go of the interpreter
+        r.start, r.brief = 0, True
         return 1
-    return usable_threads(x.workspace.num_threads)
+    return x.workspace.team.begin(r, kind, x.n * x.dim)
 
 
 cdef int each_row(Rows x, row_fn f, const row_job *j) except -1:
     """``f(j, i)`` for each row i of ``x``, shared among threads where that pays."""
     cdef int64_t i, n = x.n
-    cdef int nt = row_threads(x)
-    if n == 1:    # too short to let go of the interpreter
-        f(j, 0)
+    cdef region r
+    cdef Team team = x.workspace.team
+    cdef int nt = row_threads(x, &r, ROW_WORK + (<uint64_t><uintptr_t>f << 4))
+    if nt == 1 and r.brief:
+        for i in range(n):
+            f(j, i)
+        team.end(&r)
     elif nt == 1:
         with nogil:
             for i in range(n):
                 f(j, i)
+            team.end(&r)
     else:
-        for i in prange(n, nogil=True, num_threads=nt, schedule="static"):
-            f(j, i)
+        with nogil:
+            for i in prange(n, num_threads=nt, schedule="static"):
+                f(j, i)
+            team.end(&r)
     return 0
 
 

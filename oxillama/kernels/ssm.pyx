@@ -15,7 +15,7 @@ import numpy as np
 from oxillama.errors import ConfigError
 
 from oxillama.kernels._table cimport ox_conv1d_args, ox_kernels, ox_scan_args, ox_scan_state, table
-from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels._team cimport CONVOLUTION, ROTATION, SCAN, Team, region
 from oxillama.kernels.batch cimport Batch, span
 from oxillama.kernels.recurrent cimport RecurrentSlab
 from oxillama.kernels.rows cimport Rows, Vector, Workspace, row_threads
@@ -25,7 +25,6 @@ cdef const ox_kernels *K = table()
 cdef enum:
     CONV_CHANNELS = 256     # of a task: their inputs of n_taps tokens stay in the nearest cache
     SCAN_CHANNELS = 64      # of a task of scan1
-    SERIAL_WORK = 100_000   # multiplications below which a region costs more than it saves
     STREAM_VALUES = 1 << 17     # of a layer's state: the states of a model's layers push each other out of the caches
 
 
@@ -121,18 +120,24 @@ cdef Rows _conv(Rows x, ox_conv1d_args a, Convolution conv, RecurrentSlab slab, 
     cdef Workspace ws = x.workspace
     cdef Rows y = ws.rows(x.n, conv.n_channels)
     cdef int64_t tasks = (conv.n_channels + CONV_CHANNELS - 1) // CONV_CHANNELS, task
-    cdef int nt = usable_threads(ws.num_threads)
+    cdef region r
+    cdef Team team = ws.team
+    cdef int nt
     _check_slab(slab, batch, x, 0, conv.n_values)
     a.x_stride, a.y_stride, a.w_stride = <size_t>x.dim, <size_t>y.dim, <size_t>conv.n_channels
     a.w, a.bias, a.y = conv.w.data, conv.bias.data if conv.bias is not None else NULL, y.data
     a.n_channels, a.n_taps, a.silu = conv.n_channels, conv.n_taps, conv.silu
-    if nt == 1 or x.n * conv.n_channels * conv.n_taps < SERIAL_WORK:
+    nt = team.begin(&r, CONVOLUTION, x.n * conv.n_channels * conv.n_taps)
+    if nt == 1:
         with nogil:
             for task in range(tasks * batch.n_spans):
                 _conv_task(a, slab, &batch.span[task // tasks], task % tasks * CONV_CHANNELS)
+            team.end(&r)
     else:
-        for task in prange(tasks * batch.n_spans, nogil=True, num_threads=nt, schedule="dynamic"):
-            _conv_task(a, slab, &batch.span[task // tasks], task % tasks * CONV_CHANNELS)
+        with nogil:
+            for task in prange(tasks * batch.n_spans, num_threads=nt, schedule="dynamic"):
+                _conv_task(a, slab, &batch.span[task // tasks], task % tasks * CONV_CHANNELS)
+            team.end(&r)
     return y
 
 
@@ -186,15 +191,20 @@ cdef void _scan_task(const job *j, RecurrentSlab slab, const span *p, int64_t i)
 
 cdef int _scan(job *j, RecurrentSlab slab, Batch batch, Workspace ws, int64_t n_values) except -1:
     cdef int64_t task, n = j.n_tasks
-    cdef int nt = usable_threads(ws.num_threads)
+    cdef region r
+    cdef Team team = ws.team
+    cdef int nt = team.begin(&r, SCAN, batch.n_rows * n_values)
     j.a.stream = n_values >= STREAM_VALUES
-    if nt == 1 or batch.n_rows * n_values < SERIAL_WORK:
+    if nt == 1:
         with nogil:
             for task in range(n * batch.n_spans):
                 _scan_task(j, slab, &batch.span[task // n], task % n)
+            team.end(&r)
     else:
-        for task in prange(n * batch.n_spans, nogil=True, num_threads=nt, schedule="static"):
-            _scan_task(j, slab, &batch.span[task // n], task % n)
+        with nogil:
+            for task in prange(n * batch.n_spans, num_threads=nt, schedule="static"):
+                _scan_task(j, slab, &batch.span[task // n], task % n)
+            team.end(&r)
     return 0
 
 
@@ -263,14 +273,20 @@ def columns(Rows x, int64_t first, int64_t n):
 def rms_norm_columns_(Rows x, int64_t first, Vector w, float eps):
     """RMS norm of the ``w.n`` columns from ``first`` on of each row, in place."""
     cdef int64_t i
-    cdef int nt = row_threads(x)
+    cdef region r
+    cdef Team team = x.workspace.team
+    cdef int nt
     cdef float *data = x.data + first
     _check_columns(x, x.n, first, w.n, "columns to normalise")
+    nt = row_threads(x, &r, ROTATION | 1 << 6)
     if nt == 1:
         with nogil:
             for i in range(x.n):
                 K.rms_norm(data + i * x.dim, w.data, data + i * x.dim, w.n, eps)
+            team.end(&r)
     else:
-        for i in prange(x.n, nogil=True, num_threads=nt, schedule="static"):
-            K.rms_norm(data + i * x.dim, w.data, data + i * x.dim, w.n, eps)
+        with nogil:
+            for i in prange(x.n, num_threads=nt, schedule="static"):
+                K.rms_norm(data + i * x.dim, w.data, data + i * x.dim, w.n, eps)
+            team.end(&r)
     x.q8 = NULL

@@ -22,6 +22,7 @@ from oxillama.errors import ConfigError
 from oxillama.kernels.batch import Span
 from oxillama.kv_cache.arrays import block_bytes, slot_bytes
 from oxillama.layer_state import KvShape, RecurrentShape
+from oxillama.scheduling.scheduler import MAX_RUNNING
 from tests.fakes import core_of
 from tests.offload.paged import open_runner, path_of, tokens_of
 
@@ -31,13 +32,25 @@ MODELS = {"attention": [KV] * 3, "recurrent": [RECURRENT] * 3, "hybrid": [RECURR
 
 def test_without_a_budget_there_is_room_for_four_requests():
     config = EngineConfig()
-    assert choose_sizes(MODELS["attention"], 100, config)[:2] == (4 * 7, 0)
+    assert choose_sizes(MODELS["attention"], 4096, config)[:2] == (4 * 256, 0)
+    assert choose_sizes(MODELS["attention"], 100_000, config)[:2] == (4 * 6250, 0)
     assert choose_sizes(MODELS["hybrid"], 100, config)[:2] == (4 * 7, 4 * 5)
     # A context of a million costs a recurrent model nothing.
     assert choose_sizes(MODELS["recurrent"], 1 << 20, config)[:2] == (0, 4 * 5)
     assert choose_sizes([()], 100, config) == (0, 0, 0, 0)
     assert choose_sizes([()], 100, EngineConfig(kv_budget=1)) == (0, 0, 0, 0)
     assert (DEFAULT_CONCURRENCY, REQUEST_SLOTS) == (4, 5)
+
+
+@given(context=st.integers(2, 1 << 20), window=st.sampled_from([0, 64]))
+def test_short_contexts_have_room_for_as_many_as_run_at_once_in_no_more_tokens_than_ordinary_ones(context, window):
+    states = [(KvShape(2, 64, 64, window),), *MODELS["attention"]]
+    blocks = choose_sizes(states, context, EngineConfig()).n_blocks
+    ordinary = choose_sizes(states, 4096, EngineConfig()).n_blocks
+    n_requests, rest = divmod(blocks, -(-context // 16))
+    assert rest == 0
+    assert n_requests in range(4, MAX_RUNNING + 1)
+    assert n_requests in (4, MAX_RUNNING) or n_requests * context <= ordinary * 16 < (n_requests + 1) * context
 
 
 @pytest.mark.parametrize("states", MODELS.values(), ids=MODELS)

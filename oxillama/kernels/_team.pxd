@@ -1,0 +1,55 @@
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+# Kinds of regions. Those of rows are told apart by the function that they call, products by format too.
+cdef enum:
+    PRODUCTS = 1
+    GATED
+    EXPERTS
+    ATTENTION
+    STORE
+    INDEX_SCORES
+    CHOSEN_KEYS
+    DELTA
+    DPLR
+    CONVOLUTION
+    SCAN
+    ROUTING
+    ROTATION
+    TWINS
+    ROW_WORK
+
+cdef enum: N_COSTS = 256
+
+
+# What regions of one kind and about one size cost, in nanoseconds per unit of work; 0 while it is unknown.
+cdef struct cost:
+    uint64_t key
+    double one, team                # with one thread, and with all
+    int32_t n_one, n_team           # measurements of each, up to a few
+    int32_t left, wait              # measured regions until the other choice is tried, and until it is tried again
+    int32_t skip                    # regions until one is measured again, where the choice is settled
+
+
+cdef struct region:
+    cost *of
+    double work
+    int64_t start                   # ns; 0: not measured
+    int n                           # threads that it gets
+    bint brief                      # too short to let go of the interpreter
+    bint trial                      # may be slower than the other choice would be
+
+
+cdef class Team:
+    cdef readonly int n_threads
+    cdef cost costs[N_COSTS]
+    cdef region last                # of decide() and record()
+    cdef double credit, stall, over
+    cdef int64_t resume, resumed, hold
+    cdef int backoff, burst
+    cdef int begin(self, region *r, uint64_t kind, int64_t work) noexcept nogil
+    cdef void end(self, region *r) noexcept nogil
+    cdef cost *find(self, uint64_t kind, int64_t work) noexcept nogil
+    cdef int choose(self, region *r, int64_t now) noexcept nogil
+    cdef int try_other(self, region *r, int best, double one, double team) noexcept nogil
+    cdef void learn(self, region *r, int64_t elapsed, int64_t now) noexcept nogil
+    cdef void watch(self, double late, int64_t now) noexcept nogil
