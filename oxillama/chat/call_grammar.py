@@ -288,10 +288,11 @@ class _Answers:
             items += [*comma, *before, space, parts.text(":"), space, value, space]
         items.append(parts.text("}"))
         if shape.wrapper:
-            kind = parts.text('"type": "function", ')
+            typed = parts.text('"type": "function", ')
             id = rules.seq((parts.text('"id": "'), parts.hole("id"), parts.text('", ')))
-            before = [rules.alt([rules.seq(these) for these in ((), (kind,), (id,), (kind, id), (id, kind))])]
-            head = [parts.text("{"), *before, parts.text(f"{json.dumps(shape.wrapper)}: ")]
+            others: tuple[tuple[int, ...], ...] = ((), (typed,), (id,), (typed, id), (id, typed))
+            beside = rules.alt([rules.seq(these) for these in others])
+            head = [parts.text("{"), beside, parts.text(f"{json.dumps(shape.wrapper)}: ")]
             items = [*head, *items, space, parts.text("}")]
         return rules.seq(items)
 
