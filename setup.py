@@ -273,7 +273,7 @@ def ready_wheel(folder: Path) -> Path | None:
 
 
 def wheel_command() -> type:
-    """``bdist_wheel`` that adds the bill of materials, and takes a wheel of these sources from dist/ if one is there."""
+    """``bdist_wheel`` with a bill of materials, which takes a wheel of these sources from dist/ if there is one."""
     from setuptools.command.bdist_wheel import bdist_wheel  # since 70.1; tests read flags here with older ones
 
     class PackWheel(bdist_wheel):

@@ -211,6 +211,16 @@ def test_each_python_of_the_classifiers_and_of_the_wheels_is_supported():
     assert {f"Programming Language :: Python :: 3.{p.removeprefix('cp3')}" for p in pythons} <= set(classifiers)
 
 
+def test_scripts_that_workflow_and_instructions_name_exist():
+    folder = ROOT / ".github"
+    if not folder.is_dir():
+        pytest.skip("the source package has no workflow")
+    texts = [p.read_text() for p in (*folder.rglob("*.yml"), ROOT / "CONTRIBUTING.md", ROOT / ".ci" / "run")]
+    named = {name for text in texts for name in re.findall(r"(?<![\w/])\.ci/([a-z_]+(?:\.py)?)(?![\w*])", text)}
+    assert {"wheel", "wheel_smoke", "wheel_beside", "sdist_offline", "check_packages.py"} <= named
+    assert {name for name in named if not (ROOT / ".ci" / name).exists()} == set()
+
+
 # ---- what pyproject.toml says
 
 

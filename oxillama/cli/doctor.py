@@ -228,7 +228,7 @@ def bandwidth(seconds: float, root: str | Path = "/") -> Finding:
     if found is None:
         return Finding("bandwidth", "not measured: too little memory is available")
     said = (
-        f"{found.one / 1e9:.1f} GB/s with one thread, {found.all / 1e9:.1f} with {found.threads}: with 1 GB of weights, "
+        f"{found.one / 1e9:.1f} GB/s with one thread, {found.all / 1e9:.1f} with {found.threads}: with 1 GB of weights "
         f"at most {max(found.one, found.all) / 1e9:.1f} tokens/s for one sequence"
     )
     return Finding("bandwidth", said, values=asdict(found))
