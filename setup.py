@@ -3,11 +3,21 @@
 csrc/ is compiled to plain objects, one set of flags per folder (folder = CPU tier), and linked once, into
 ``oxillama.kernels._table``; the other modules reach the kernels through the table that it hands out. Objects are kept
 and rebuilt only when their source or a header changed, so that a change to one C file costs seconds.
+
+A wheel carries a bill of materials with a digest of the sources. If dist/ holds a wheel of the sources that are there,
+for this machine and Python, then it is the wheel, and nothing is compiled.
 """
 
 import hashlib
+import json
 import os
 import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import uuid
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
@@ -15,8 +25,20 @@ from typing import ClassVar
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+NOT_ON_WINDOWS = "oxillama doesn't run on Windows yet: install it under WSL 2, or on Linux or macOS."
 ROOT = Path(__file__).parent
-MACHINE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+
+
+def target_machine() -> str:
+    """The machine that is built for, which in a cross build is another one than this; as gcc calls it."""
+    name = sysconfig.get_platform().rpartition("-")[2]
+    name = platform.machine() if name == "universal2" else name
+    return {"amd64": "x86_64", "AMD64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+
+MACHINE = target_machine()
+# Apple's clang has the pragmas and no library: LDFLAGS must say where libomp is.
+OPENMP = (["-Xclang", "-fopenmp"], ["-lomp"]) if sys.platform == "darwin" else (["-fopenmp"], ["-fopenmp"])
 
 # Contraction off: a*b+c is fused where a kernel says so and nowhere else, whatever the compiler.
 COMMON = [
@@ -71,8 +93,8 @@ def modules() -> list[Extension]:
                 ".".join(path.with_suffix("").parts),
                 [str(path)],
                 include_dirs=["csrc"],
-                extra_compile_args=["-O3", "-g0", "-ffp-contract=off", "-fopenmp", *BASELINE.get(MACHINE, [])],
-                extra_link_args=["-fopenmp"],
+                extra_compile_args=["-O3", "-g0", "-ffp-contract=off", *OPENMP[0], *BASELINE.get(MACHINE, [])],
+                extra_link_args=list(OPENMP[1]),
                 depends=["csrc/ox_kernels.h", "csrc/ox_formats.def"],
             )
         )
@@ -98,6 +120,7 @@ class BuildKernels(build_ext):
         return SANITIZE if self.sanitize else SANITIZE_THREADS if self.sanitize_threads else []
 
     def build_extensions(self) -> None:
+        translate(self.extensions)
         objects = self.compile_kernels()
         for ext in self.extensions:
             if self.checks:  # Cython's code is long, and nothing in it takes long
@@ -138,7 +161,8 @@ def is_stale(output: Path) -> bool:
     return any(not p.exists() or p.stat().st_mtime > output.stat().st_mtime for p in inputs)
 
 
-def cythonized() -> list[Extension]:
+def translate(extensions: list[Extension]) -> None:
+    """Puts the C files that Cython makes in the place of extensions' sources; here, since most commands need none."""
     from Cython.Build import cythonize
 
     directives = {
@@ -150,8 +174,128 @@ def cythonized() -> list[Extension]:
         "embedsignature": True,
         "freethreading_compatible": False,
     }
-    return cythonize(modules(), compiler_directives=directives, nthreads=os.cpu_count() or 1, build_dir="build/cython")
+    made = cythonize(extensions, compiler_directives=directives, nthreads=os.cpu_count() or 1, build_dir="build/cython")
+    by_name = {ext.name: ext for ext in made}
+    for ext in extensions:
+        ext.sources, ext.depends = by_name[ext.name].sources, by_name[ext.name].depends
+
+
+# ---- wheels
+
+SBOM = "sboms/oxillama.cdx.json"  # in dist-info: PEP 770
+# A wheel that was built before had none of these, and another result.
+BUILD_VARIABLES = ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "_PYTHON_HOST_PLATFORM")
+
+
+def source_digest() -> str:
+    """SHA-256 over the names and contents of all that a wheel is made of."""
+    kinds = {".c", ".h", ".def", ".py", ".pyx", ".pxd", ".pyi", ".gguf", ".html", ".typed"}
+    files = [f for d in ("csrc", "oxillama") for f in (ROOT / d).rglob("*") if f.suffix in kinds]
+    files += [ROOT / name for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE")]
+    total = hashlib.sha256()
+    for name, file in sorted((f.relative_to(ROOT).as_posix(), f) for f in files):
+        total.update(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {name}\n".encode())
+    return total.hexdigest()
+
+
+def compiler_version() -> str:
+    command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
+    try:
+        return subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout.split("\n")[0]
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def bill_of_materials(name: str, version: str) -> str:
+    """CycloneDX 1.6 of what a wheel holds beside what auditwheel adds, which writes a bill of its own.
+
+    Not a purl of PyPI: the project of this name there is another one.
+    """
+    import Cython
+    import setuptools
+
+    digest, own = source_digest(), f"pkg:generic/{name}@{version}"
+    part = {"type": "library", "bom-ref": own, "name": name, "version": version, "purl": own}
+    part["licenses"] = [{"license": {"id": "Apache-2.0"}}]
+    part["properties"] = [{"name": "oxillama:sources:sha256", "value": digest}]
+    tools = {"Cython": Cython.__version__, "setuptools": setuptools.__version__, "C compiler": compiler_version()}
+    models = [
+        {
+            "type": "machine-learning-model",
+            "bom-ref": f.name,
+            "name": f.name,
+            "licenses": part["licenses"],
+            "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(f.read_bytes()).hexdigest()}],
+        }
+        for f in sorted((ROOT / "oxillama/shipped").glob("*.gguf"))
+    ]
+    bill = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, f"{own}?{MACHINE}&{digest}&{sorted(tools.items())}").urn,
+        "version": 1,
+        "metadata": {
+            "component": part,
+            "tools": {"components": [{"type": "application", "name": n, "version": v} for n, v in tools.items()]},
+        },
+        "components": models,
+        "dependencies": [{"ref": own, "dependsOn": [m["bom-ref"] for m in models]}],
+    }
+    return json.dumps(bill, indent=1) + "\n"
+
+
+def sources_of(wheel: Path) -> str | None:
+    """The digest of the sources that a wheel was made of, if it tells."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            (bill,) = (n for n in archive.namelist() if n.endswith(f".dist-info/{SBOM}"))
+            properties = json.loads(archive.read(bill))["metadata"]["component"]["properties"]
+        return next(p["value"] for p in properties if p["name"] == "oxillama:sources:sha256")
+    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, StopIteration):
+        return None
+
+
+def ready_wheel(folder: Path) -> Path | None:
+    """The wheel in a folder that a build of this tree would give, best platform tag first."""
+    wheels = sorted(folder.glob("oxillama-*.whl"))
+    if not wheels or any(os.environ.get(name) for name in BUILD_VARIABLES):
+        return None
+    from packaging.tags import sys_tags
+    from packaging.utils import parse_wheel_filename
+
+    rank = {tag: i for i, tag in enumerate(sys_tags())}
+    digest, found = source_digest(), []
+    for wheel in wheels:
+        ranks = [rank[tag] for tag in parse_wheel_filename(wheel.name)[3] if tag in rank]
+        if ranks and sources_of(wheel) == digest:
+            found.append((min(ranks), wheel))
+    return min(found)[1] if found else None
+
+
+def wheel_command() -> type:
+    """``bdist_wheel`` with a bill of materials, which takes a wheel of these sources from dist/ if there is one."""
+    from setuptools.command.bdist_wheel import bdist_wheel  # since 70.1; tests read flags here with older ones
+
+    class PackWheel(bdist_wheel):
+        def run(self) -> None:
+            ready = ready_wheel(ROOT / "dist")
+            if ready is None:
+                return super().run()
+            self.announce(f"{ready} was made of these sources: nothing is compiled", level=3)
+            if not (target := Path(self.dist_dir) / ready.name).exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ready, target)
+
+        def egg2dist(self, egginfo_path: str, distinfo_path: str) -> None:
+            super().egg2dist(egginfo_path, distinfo_path)
+            bill = Path(distinfo_path) / SBOM
+            bill.parent.mkdir()
+            bill.write_text(bill_of_materials(self.distribution.get_name(), self.distribution.get_version()), "utf-8")
+
+    return PackWheel
 
 
 if __name__ == "__main__":
-    setup(ext_modules=cythonized(), cmdclass={"build_ext": BuildKernels})
+    if sys.platform == "win32":
+        sys.exit(NOT_ON_WINDOWS)
+    setup(ext_modules=modules(), cmdclass={"build_ext": BuildKernels, "bdist_wheel": wheel_command()})

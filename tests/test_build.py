@@ -1,13 +1,16 @@
 """What the build must guarantee: a baseline without AVX, flags by folder, and complete source and binary packages."""
 
 import ast
+import hashlib
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -117,6 +120,106 @@ def test_kernels_use_no_python_memory_threads_or_environment():
     for path in sorted((ROOT / "csrc").rglob("*.[ch]")):
         code = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.DOTALL)
         assert forbidden.findall(code) == [], path.name
+
+
+# ---- wheels
+
+
+@pytest.fixture
+def tree(build, tmp_path, monkeypatch):
+    """A small tree in the place of this one."""
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    names = "setup.py pyproject.toml README.md LICENSE csrc/a.c oxillama/b.pyx oxillama/py.typed"
+    for name in names.split():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "oxillama/shipped").mkdir()
+    (tmp_path / "oxillama/shipped/default.gguf").write_bytes(b"GGUF")
+    for name in build.BUILD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_the_digest_is_of_what_a_wheel_is_made_of(build, tree):
+    first = build.source_digest()
+    for name in ("oxillama/b.cpython-311.so", "oxillama/notes.md", "csrc/a.o"):
+        (tree / name).write_text("built, or not for a wheel")
+    assert build.source_digest() == first
+    seen = {first}
+    for name in ("csrc/a.c", "oxillama/py.typed", "setup.py", "oxillama/shipped/default.gguf", "oxillama/new.py"):
+        (tree / name).write_text("changed")
+        seen.add(build.source_digest())
+    (tree / "oxillama/new.py").rename(tree / "oxillama/newer.py")
+    assert len(seen | {build.source_digest()}) == 7
+
+
+def test_the_bill_of_materials(build, tree):
+    pytest.importorskip("Cython", reason="the bill names its version")
+    bill = json.loads(build.bill_of_materials("oxillama", "1.2"))
+    assert (bill["bomFormat"], bill["specVersion"], bill["version"]) == ("CycloneDX", "1.6", 1)
+    assert re.fullmatch("urn:uuid:[0-9a-f-]{36}", bill["serialNumber"])
+    part, (model,) = bill["metadata"]["component"], bill["components"]
+    assert (part["name"], part["version"]) == ("oxillama", "1.2")
+    assert "pypi" not in part["purl"]  # another project
+    assert model["hashes"][0]["content"] == hashlib.sha256(b"GGUF").hexdigest()
+    assert {"Cython", "setuptools", "C compiler"} == {t["name"] for t in bill["metadata"]["tools"]["components"]}
+    assert build.bill_of_materials("oxillama", "1.2") == json.dumps(bill, indent=1) + "\n"  # nothing of now or of here
+
+
+def packed(folder, tag, bill):
+    path = folder / f"oxillama-0.1.0-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("oxillama-0.1.0.dist-info/sboms/oxillama.cdx.json", bill)
+    return path
+
+
+def test_a_wheel_of_the_same_sources_for_this_machine_is_taken(build, tree, monkeypatch):
+    tags = pytest.importorskip("packaging.tags")
+    pytest.importorskip("Cython", reason="the bill names its version")
+    own, *_, last = map(str, tags.sys_tags())
+    bill = build.bill_of_materials("oxillama", "0.1.0")
+    dist = tree / "dist"
+    dist.mkdir()
+    assert build.ready_wheel(dist) is None
+    packed(dist, "cp39-cp39-win_amd64", bill)
+    (dist / f"oxillama-0.0.9-{own}.whl").write_bytes(b"cut off")
+    assert build.ready_wheel(dist) is None
+    packed(dist, last, bill)
+    best = packed(dist, own, bill)
+    assert build.ready_wheel(dist) == best
+    monkeypatch.setenv("CFLAGS", "-O1")
+    assert build.ready_wheel(dist) is None
+    monkeypatch.delenv("CFLAGS")
+    (tree / "csrc/a.c").write_text("int changed;")
+    assert build.ready_wheel(dist) is None
+
+
+def test_windows_is_refused_in_one_sentence(build):
+    code = (
+        "import runpy, sys, setuptools.command.build_ext\n"
+        "sys.platform = 'win32'\n"
+        "runpy.run_path('setup.py', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, build.NOT_ON_WINDOWS + "\n")
+    assert build.NOT_ON_WINDOWS.count(".") == 1
+
+
+def test_each_python_of_the_classifiers_and_of_the_wheels_is_supported():
+    pythons = [p.removesuffix("-*") for p in SETTINGS["tool"]["cibuildwheel"]["build"]]
+    assert pythons[0] == "cp" + SETTINGS["project"]["requires-python"].removeprefix(">=").replace(".", "")
+    classifiers = SETTINGS["project"]["classifiers"]
+    assert {f"Programming Language :: Python :: 3.{p.removeprefix('cp3')}" for p in pythons} <= set(classifiers)
+
+
+def test_scripts_that_workflow_and_instructions_name_exist():
+    folder = ROOT / ".github"
+    if not (ROOT / ".ci").is_dir():
+        pytest.skip("the source package has no such scripts")
+    texts = [p.read_text() for p in (*folder.rglob("*.yml"), ROOT / "CONTRIBUTING.md", ROOT / ".ci" / "run")]
+    named = {name for text in texts for name in re.findall(r"(?<![\w/])\.ci/([a-z_]+(?:\.py)?)(?![\w*])", text)}
+    assert {"wheel", "wheel_smoke", "wheel_beside", "sdist_offline", "check_packages.py"} <= named
+    assert {name for name in named if not (ROOT / ".ci" / name).exists()} == set()
 
 
 # ---- what pyproject.toml says

@@ -202,6 +202,15 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
     snapshot.add_argument("action", choices=["info"], help="what to do with it")
     snapshot.add_argument("file", metavar="FILE")
     add("show-config", "tools", "Print what this build can do and what is in use.")
+    doctor = add("doctor", "doctor", "Check this machine and installation, and tell what to change.")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.add_argument(
+        "--seconds", type=float, default=2.0, metavar="X", help="of reading memory; default 2, 0 is none"
+    )
+    doctor.add_argument(
+        "--import", action="append", default=[], dest="imports", metavar="MODULE",
+        help="import it first, as a program does that uses it beside oxillama: torch, sklearn; may be repeated",
+    )  # fmt: skip
 
 
 def _add_diffuse(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-__all__ = ["DefaultThreads", "default_num_threads", "default_threads"]
+__all__ = ["DefaultThreads", "default_num_threads", "default_threads", "throttled"]
 
 _VARIABLES = ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT")
 
@@ -73,6 +73,22 @@ def default_threads(
             ignored.append(f"{name}={value!r:.80}")
     n_threads, reason = min(limits, key=lambda limit: limit[0])
     return DefaultThreads(max(1, n_threads), cores, reason, tuple(ignored))
+
+
+def throttled(root: str | os.PathLike[str] = "/") -> float:
+    """The part of their periods (100 ms, most often) in which CPU quotas stopped the process, 0 to 1.
+
+    Of the process's cgroup, or of one above it, in which it is largest, since the group was made.
+    """
+    files, found = Path(root), [0.0]
+    for mount, path, _ in _cgroups(files):
+        for folder in (path, *path.parents):
+            inside = str(mount / folder.relative_to("/"))
+            text = _read(files / inside.lstrip("/") / "cpu.stat")
+            counts = dict(re.findall(r"^(nr_periods|nr_throttled) ([0-9]{1,18})$", text, re.MULTILINE))
+            if int(counts.get("nr_periods", 0)):
+                found.append(min(1.0, int(counts.get("nr_throttled", 0)) / int(counts["nr_periods"])))
+    return max(found)
 
 
 def _online(root: Path) -> set[int]:

@@ -215,6 +215,7 @@ def test_version_and_help(run):
         ("rerank",),
         ("bench",),
         ("show-config",),
+        ("doctor",),
     ):
         status, out, _ = run(*command, "--help")
         assert status == 0
