@@ -1,0 +1,57 @@
+"""Builds the site: python -m tests.site [FOLDER] [--perf asv_benchmarks/.asv/html]
+
+Needs the extra "docs", and no network. A warning of the build, a link that leads nowhere and anything that a page would
+load from another host end it with status 1.
+"""
+
+import argparse
+import logging
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.site.links import faults
+from tests.site.pages import ROOT, navigation, stage
+
+__all__ = ["build"]
+
+
+def build(folder: Path, perf: Path | None = None) -> list[str]:
+    """Builds the site into a folder, and returns what is wrong with it. perf: what `asv publish` wrote."""
+    from mkdocs.commands.build import build as build_site
+    from mkdocs.config import load_config
+
+    with tempfile.TemporaryDirectory() as name:
+        pages = stage(Path(name))
+        if perf is not None:
+            shutil.copytree(perf, Path(name) / "perf")
+        settings = Path(__file__).with_name("mkdocs.yml")
+        config = load_config(
+            str(settings),
+            docs_dir=name,
+            site_dir=str(folder),
+            nav=navigation(pages, perf is not None),
+            strict=True,
+        )
+        config.plugins.on_startup(command="build", dirty=False)
+        try:
+            build_site(config)
+        finally:
+            config.plugins.on_shutdown()
+    return faults(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.site", description="builds the documentation")
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build/site")
+    parser.add_argument("--perf", type=Path, help="folder that `asv publish` wrote")
+    a = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    if found := build(a.folder.resolve(), a.perf):
+        sys.exit("\n".join(found))
+    print(f"{a.folder / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main()
