@@ -28,7 +28,7 @@ TEXTS = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in [
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "csrc/README.md")),
-        *(path for folder in ("oxillama", "asv_benchmarks", "tests") for path in (ROOT / folder).rglob("README.md")),
+        *(path for folder in ("oxillama", "asv_benchmarks", "tests") for path in (ROOT / folder).rglob("*.md")),
     ]
 }
 README = TEXTS["README.md"]

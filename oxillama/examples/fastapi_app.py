@@ -1,7 +1,7 @@
 """A FastAPI application with a model inside: an endpoint with checked answers, and one that streams.
 
     pip install fastapi uvicorn
-    OXILLAMA_APP_MODEL=qwen3-4b-q4_k_m.gguf uvicorn oxillama.examples.fastapi_app:app
+    APP_MODEL=qwen3-4b-q4_k_m.gguf uvicorn oxillama.examples.fastapi_app:app
 
 Requests of all clients share the model's steps. One process is right: more workers would each hold the weights. For the
 API of OpenAI, mount `oxillama.server.create_app` instead.
@@ -35,7 +35,7 @@ class Verdict(BaseModel):
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Loads the model before the first request, and frees it after the last."""
-    async with await ox.AsyncEngine.load(os.environ.get("OXILLAMA_APP_MODEL"), max_queue_size=64) as engine:
+    async with await ox.AsyncEngine.load(os.environ.get("APP_MODEL"), max_queue_size=64) as engine:
         app.state.engine = engine
         yield
 
