@@ -18,6 +18,7 @@ from oxillama.kernels import _table
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(oxillama.__file__).parent
 SERVER = PACKAGE / "server"
+EXAMPLES = PACKAGE / "examples"
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTENSIONS = sorted(PACKAGE.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"))
 
@@ -146,7 +147,7 @@ def test_dependencies_are_few():
 def test_every_import_is_a_declared_dependency():
     """huggingface_hub comes with tokenizers; the drop-in asks for packages of callers that want their objects."""
     declared = names(SETTINGS["project"]["dependencies"])
-    found = third_party_imports(p for p in PACKAGE.rglob("*.py") if SERVER not in p.parents)
+    found = third_party_imports(p for p in PACKAGE.rglob("*.py") if not {SERVER, EXAMPLES} & set(p.parents))
     assert {"numpy", "tokenizers", "jinja2"} <= found <= declared | {"huggingface_hub", "openai", "transformers"}
     compat = third_party_imports((PACKAGE / "compat").rglob("*.py"))
     assert {"openai", "transformers"} <= compat
@@ -156,6 +157,14 @@ def test_the_server_imports_what_its_extra_brings():
     extra = names(SETTINGS["project"]["optional-dependencies"]["server"])
     declared = extra | names(SETTINGS["project"]["dependencies"])
     assert extra <= third_party_imports(SERVER.rglob("*.py")) <= declared
+
+
+def test_the_examples_import_what_their_extra_brings():
+    """pydantic comes with fastapi."""
+    declared = names(SETTINGS["project"]["optional-dependencies"]["examples"])
+    found = third_party_imports(EXAMPLES.rglob("*.py")) - names(SETTINGS["project"]["dependencies"])
+    assert "fastapi" in found
+    assert found <= declared | {"pydantic"}
 
 
 def test_extras_that_the_instructions_name():
