@@ -67,7 +67,7 @@ def _in_notebook() -> bool:
 class LiveText:
     """Texts of completions as they come: in a notebook one display that is updated, elsewhere standard output.
 
-    On standard output the completion that begins first is written as it comes, and the others after it, each as a whole.
+    On standard output the completion that begins first is written as it comes, and the others after it, each whole.
     """
 
     def __init__(self) -> None:

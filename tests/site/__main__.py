@@ -6,6 +6,7 @@ load from another host end it with status 1.
 
 import argparse
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -19,6 +20,8 @@ __all__ = ["build"]
 
 def build(folder: Path, perf: Path | None = None) -> list[str]:
     """Builds the site into a folder, and returns what is wrong with it. perf: what `asv publish` wrote."""
+    # The theme warns of MkDocs 2, which knows no plugins; the extra "docs" asks for an older one.
+    os.environ.setdefault("DISABLE_MKDOCS_2_WARNING", "true")
     from mkdocs.commands.build import build as build_site
     from mkdocs.config import load_config
 

@@ -66,7 +66,7 @@ def picture(numbers: dict[str, Any], kind: str, top: float) -> str:
     found = numbers[kind]
     said = ", ".join(f"{name} {ratio:g} times" for name, ratio in found["ratios"].items())
     chart = bars(found["ratios"], top, f"{found['title']}, compared with llama.cpp: {said}")
-    return f"{chart}<figcaption><strong>{escape(found['title'])}</strong>, {found['recorded']}</figcaption>"
+    return f"{chart}<figcaption><strong>{escape(found['title'])}</strong><br/>{found['recorded']}</figcaption>"
 
 
 def main() -> None:

@@ -117,8 +117,7 @@ def example_pages() -> dict[str, str]:
         first = re.match(r'"""(.+?)[.:\n]', source)
         if first is None:
             raise ValueError(f"{path.name} lacks a docstring")
-        command = f"python -m oxillama.examples.{path.stem}"
-        text = f"# {first[1]}\n\n`{command}` runs it.\n\n```python\n{source}```\n"
+        text = f"---\nhide: [toc]\n---\n\n# {first[1]}\n\n```python\n{source}```\n"  # lines of 120 characters need room
         found[f"oxillama/examples/{path.stem}.md"] = text
     return found
 
