@@ -10,6 +10,7 @@ import pytest
 
 import oxillama
 from oxillama import errors
+from oxillama.cli import main
 from oxillama.cli.arguments import make_parser
 from oxillama.config import field_names
 from oxillama.core.loading import shipped_draft, shipped_model
@@ -182,6 +183,23 @@ def test_commands_are_understood(document):
         for command in source.splitlines():
             if (words := shlex.split(command, comments=True))[:1] == ["oxillama"]:
                 make_parser().parse_args(words[1:])
+
+
+@pytest.mark.parametrize("document", [name for name, text in TEXTS.items() if blocks(text, "toml")])
+def test_settings_are_understood(document, files, tmp_path, monkeypatch, capsys):
+    """Those of the server; files that they name are here."""
+    monkeypatch.chdir(tmp_path)
+    for line, source in blocks(TEXTS[document], "toml"):
+        for name in re.findall(r'"([\w-]+\.gguf)"', source):
+            shutil.copy(files / (name if name == "pirate.gguf" else "model.gguf"), tmp_path / name)
+        (tmp_path / f"{line}.toml").write_text(source)
+        assert main(["serve", "--config", f"{line}.toml", "--check-config"]) == 0
+        assert "gpt-4o-mini" in capsys.readouterr().out
+
+
+def test_every_block_of_code_is_of_a_kind_that_is_tested():
+    kinds = {kind for text in TEXTS.values() for kind in re.findall(r"^```(\w+)", text, re.MULTILINE)}
+    assert kinds == {"python", "sh", "toml", "diff"}
 
 
 @pytest.mark.parametrize("name", sorted({n for text in TEXTS.values() for n in re.findall(r"\box\.(\w+)", text)}))

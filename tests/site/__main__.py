@@ -1,10 +1,11 @@
-"""Builds the site: python -m tests.site [FOLDER] [--perf asv_benchmarks/.asv/html]
+"""Builds the site: python -m tests.site [FOLDER] [--perf FOLDER]
 
 Needs the extra "docs", and no network. A warning of the build, a link that leads nowhere and anything that a page would
 load from another host end it with status 1.
 """
 
 import argparse
+import importlib.util
 import logging
 import os
 import shutil
@@ -16,6 +17,8 @@ from tests.site.links import faults
 from tests.site.pages import ROOT, navigation, stage
 
 __all__ = ["build"]
+
+PERF = ROOT / "asv_benchmarks/.asv/html"
 
 
 def build(folder: Path, perf: Path | None = None) -> list[str]:
@@ -48,10 +51,12 @@ def build(folder: Path, perf: Path | None = None) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.site", description="builds the documentation")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build/site")
-    parser.add_argument("--perf", type=Path, help="folder that `asv publish` wrote")
+    parser.add_argument("--perf", type=Path, default=PERF, help="folder that `asv publish` wrote, if it is there")
     a = parser.parse_args()
+    if importlib.util.find_spec("mkdocs") is None:
+        sys.exit("mkdocs is not installed: pip install -e '.[docs]'")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    if found := build(a.folder.resolve(), a.perf):
+    if found := build(a.folder.resolve(), a.perf if (a.perf / "index.html").exists() else None):
         sys.exit("\n".join(found))
     print(f"{a.folder / 'index.html'}")
 

@@ -52,7 +52,11 @@ def test_the_site_is_built_strictly(tmp_path, monkeypatch):
     from tests.site import __main__ as command
     from tests.site.pages import stage
 
-    assert command.build(tmp_path / "site") == []
+    (tmp_path / "perf").mkdir()
+    (tmp_path / "perf/index.html").write_text("<title>asv</title>")
+    assert command.build(tmp_path / "site", tmp_path / "perf") == []
+    assert (tmp_path / "site/perf/index.html").read_text() == "<title>asv</title>"
+    assert 'href="perf/index.html"' in (tmp_path / "site/index.html").read_text()
     assert (tmp_path / "site/reference/engine.html").read_text().count("oxillama.Engine.generate") > 1
 
     def broken(folder):
