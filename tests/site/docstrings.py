@@ -1,5 +1,7 @@
 """Docstrings of the house as Markdown: an extension of griffe, which reads the sources for the site."""
 
+import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +15,7 @@ __all__ = ["PlainDocstrings", "as_markdown"]
 # Where the description of a name may begin: a line's start, or after the end of a sentence or clause.
 _BEGINS = r"(?:(?<=\. )|(?<=; )|(?<=\) )|^)"
 _NAMES = r"\*{0,2}[A-Za-z_]\w*(?:, \*{0,2}[A-Za-z_]\w*)*"
+_LINES = re.compile(r"(?:\A|[.:;]\n|\n\n)\s*([a-z_]\w*(?:, [a-z_]\w*)*): ")
 _FENCE = "```"
 # Options that have a place of their own in the reference.
 DESCRIBED = {f"oxillama.{name}" for page in PAGES for name in page.names}
@@ -20,6 +23,8 @@ DESCRIBED = {f"oxillama.{name}" for page in PAGES for name in page.names}
 
 def as_markdown(text: str, names: set[str]) -> str:
     """A docstring's text, in which descriptions `name: ...` of `names` are items of a list, and examples are code."""
+    # A name that begins a line after the end of a sentence is described there, whatever the code says.
+    names = names | {name for found in _LINES.findall(text) for name in found.split(", ")}
     blocks = re.split(r"\n{2,}", text.strip("\n"))
     return "\n\n".join(_block(block, names) for block in blocks)
 
@@ -102,6 +107,45 @@ class PlainDocstrings(griffe.Extension):
         ]
         for thing, text in texts:
             thing.docstring.value = text
+        for thing in [*_functions(pkg)]:
+            _as_called(thing)
+
+
+def _functions(thing: Any) -> Iterator[Any]:
+    for member in thing.members.values():
+        if member.is_alias:
+            continue
+        if member.is_function:
+            yield member
+        yield from _functions(member)
+
+
+def _as_called(function: Any) -> None:
+    """Shows a function in the form that its decorator gives it: a lazy value, or keywords of a table."""
+    decorators = [str(decorator.value) for decorator in function.decorators]
+    if "lazy" in decorators:
+        value = griffe.Attribute(function.name, annotation=function.returns, docstring=function.docstring)
+        value.labels.add("property")
+        function.parent.set_member(function.name, value)
+    elif any(text.startswith("keywords(") for text in decorators):
+        function.parameters = _parameters(function)
+
+
+def _parameters(function: Any) -> griffe.Parameters:
+    """The parameters that `inspect.signature` tells; the package is imported for it."""
+    found: Any = importlib.import_module(function.module.path)
+    for part in function.path.removeprefix(f"{function.module.path}.").split("."):
+        found = getattr(found, part)
+    return griffe.Parameters(
+        *(
+            griffe.Parameter(
+                one.name,
+                kind=griffe.ParameterKind(one.kind.description),
+                default=None if one.default is one.empty else repr(one.default),
+            )
+            for one in inspect.signature(found).parameters.values()
+        )
+    )
 
 
 def _documented(thing: Any) -> Iterator[Any]:

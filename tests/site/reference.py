@@ -55,7 +55,7 @@ PAGES = (
         "MetricsSnapshot metrics.HistogramSnapshot metrics.Family")),
     Page("server", "Server", "`oxillama.server`: the application that `oxillama serve` runs.", _split(
         "create_app App", "server.app.") + _split("server.config.ServerConfig")),
-    Page("compat", "llama-cpp-python's names", "`oxillama.compat`: what programs for llama-cpp-python import.", _split(
+    Page("compat", "llama-cpp-python's names", "`oxillama.compat`: its names and signatures.", _split(
         "install Llama LlamaState LlamaGrammar LlamaCache LlamaRAMCache LlamaDiskCache BaseLlamaCache LlamaTokenizer "
         "LlamaHFTokenizer BaseLlamaTokenizer LlamaDraftModel LogitsProcessor LogitsProcessorList StoppingCriteria "
         "StoppingCriteriaList MinTokensLogitsProcessor llama_model_get_vocab llama_token_to_piece", "compat.")),
