@@ -21,6 +21,7 @@ LAYERS = (
     ("snapshot",),
     ("engine",),
     ("compat", "server"),
+    ("ray",),
     ("cli", "__main__"),
 )
 # Parts on one layer that must not know each other, and more: part -> what it never imports.
