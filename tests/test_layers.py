@@ -21,6 +21,7 @@ LAYERS = (
     ("snapshot",),
     ("engine",),
     ("compat", "server"),
+    ("data",),
     ("ray",),
     ("cli", "__main__"),
 )
