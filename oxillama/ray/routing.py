@@ -28,7 +28,7 @@ def _router() -> type[Any]:
     """
     from ray.serve.request_router import RequestRouter
 
-    class PrefixRouter(RequestRouter):
+    class PrefixRouter(RequestRouter):  # type: ignore[misc]  # it is unknown here
         async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any = None) -> list[list[Any]]:
             """The replicas one by one, in the order of `ranked`."""
             if pending_request is None:

@@ -8,16 +8,17 @@ import signal
 import socket
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 import oxillama as ox
 from oxillama.ray import serve_app
+from tests.ray.cluster import workers
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 GREEDY = {"temperature": 0, "ignore_eos": True}
+REPLICA = "ServeReplica:default:Replica"
 LIMIT = 180  # seconds after which an answer counts as a hang
 TREE = "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router.PrefixCacheAffinityRouter"
 
@@ -79,31 +80,12 @@ def numbers(port, name):
     return {float(found[1]) for found in asked}
 
 
-def replicas():
-    """Ids of the processes of replicas below this one."""
-    parents, found = {}, []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int(re.search(r"^PPid:\t(\d+)", (folder / "status").read_text(), re.M)[1])
-            if b"ServeReplica:default:Replica" in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-        except OSError:
-            continue
-
-    def is_ours(pid):
-        while pid > 1 and pid != os.getpid():
-            pid = parents.get(pid, 0)
-        return pid == os.getpid()
-
-    return [pid for pid in found if is_ours(pid)]
-
-
 def test_answers_are_those_of_the_engine(port, engine):
     for prompt in ("Once upon a time", "The cat", "A", "Hello"):
         status, body = call(port, "/v1/completions", prompt=prompt, max_tokens=12, **GREEDY)
         assert status == 200
         assert json.loads(body)["choices"][0]["text"] == engine.generate(prompt, max_tokens=12, **GREEDY).text
-    assert len(replicas()) == 2
+    assert len(workers(REPLICA)) == 2
 
 
 def test_streams_come_piece_by_piece(port, engine):
@@ -183,7 +165,7 @@ def test_a_replica_that_is_killed_loses_no_request_silently(port, engine):
         thread.start()
     while len(begun) < 8:  # of 12: on both replicas
         time.sleep(0.01)
-    os.kill(replicas()[0], signal.SIGKILL)
+    os.kill(workers(REPLICA)[0], signal.SIGKILL)
     for thread in threads:
         thread.join(LIMIT)
     assert None not in answers, "hangs"
