@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from oxillama.data.columns import FLOAT, INT, JSON, TEXT, Column, ColumnType, Items, check_name, fitted, is_empty
+from oxillama.data.identity import identity_of
 from oxillama.data.mapper import Done, Mapper, OnError
 from oxillama.data.options import Options, check_details
 from oxillama.data.progress import Progress
@@ -18,7 +18,7 @@ from oxillama.errors import ConfigError, GenerateError, OxiLlamaError
 
 if TYPE_CHECKING:
     from oxillama.core.batch import BatchPrompt
-    from oxillama.core.results import Completion
+    from oxillama.core.results import CancelToken, Completion
     from oxillama.engine import Engine
 
 __all__ = ["DETAILS", "Generate"]
@@ -93,31 +93,58 @@ class Generate(Mapper):
         return {name: Items(kind) for name, kind in found.items()} if self._options.n is not None else found
 
     def cells(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Done]:
+        return (done for _, done in self.outcomes(rows))
+
+    def outcomes(
+        self, rows: Iterable[Mapping[str, Any]], *, ordered: bool = True, cancel: CancelToken | None = None
+    ) -> Iterator[tuple[int, Done]]:
+        """`cells`, each with the number of its row; not `ordered`: as they finish.
+
+        cancel: when it is cancelled, no more rows are taken; those that are finished come, and no others.
+        """
         engine = self.engine
         if self._prepared is not engine:
             self._options.prepare(engine.context)
             self._prepared = engine
-        waiting: deque[Done | int] = deque()  # rows before the next that is taken; a number: of one that is computed
+        settled: deque[tuple[int, Done]] = deque()  # rows that need no prompt
+        places: dict[int, int] = {}  # of prompts that are computed: their rows
 
         def prompts() -> Iterator[BatchPrompt]:
-            for row, given in zip(count(), rows):
+            for row, given in enumerate(rows):
                 try:
                     made = self._prompt_of(engine, given)
                 except OxiLlamaError as error:
-                    waiting.append(self.failed(row, error))
+                    settled.append((row, self.failed(row, error)))
                     continue
-                waiting.append(self.empty() if made is None else row)
-                if made is not None:
-                    yield made
+                if made is None:
+                    settled.append((row, self.empty()))
+                    continue
+                places[n_prompts[0]] = row
+                n_prompts[0] += 1
+                yield made
 
-        given = cast(Any, prompts())
-        with engine.batch(given, errors="yield", **self._options.of_batch) as outcomes:
+        n_prompts = [0]
+        options = {"errors": "yield", "ordered": ordered, "cancel_token": cancel, **self._options.of_batch}
+        with engine.batch(cast(Any, prompts()), **options) as outcomes:
             for outcome in outcomes:
-                while not isinstance(done := waiting.popleft(), int):
-                    yield done
-                yield self._done(done, outcome)
-        while waiting:
-            yield cast(Done, waiting.popleft())
+                first = outcome[0] if isinstance(outcome, list) else outcome
+                row = places.pop(first.index)
+                while settled and (not ordered or settled[0][0] < row):
+                    yield settled.popleft()
+                if not _is_cancelled(outcome):
+                    yield row, self._done(row, outcome)
+        yield from settled
+
+    def job(self) -> dict[str, str]:
+        """What its results depend on, each as text: equal for jobs of which one can go on with the other."""
+        messages = self._messages if isinstance(self._messages, str | None) else [
+            {name: part.text if isinstance(part, Template) else part for name, part in one.items()}
+            for one in self._messages
+        ]  # fmt: skip
+        template = self._template and self._template.text
+        own = {"prompt": self._prompt, "template": template, "messages": messages, "output": self.output}
+        found = {**own, "details": self.details, **self._options.deciding}
+        return identity_of(self.engine) | {name: repr(value) for name, value in found.items() if value is not None}
 
     def _prompt_of(self, engine: Engine, row: Mapping[str, Any]) -> BatchPrompt | None:
         """The prompt of a row with its own options; None if it has none."""
@@ -163,6 +190,12 @@ class Generate(Mapper):
                 f"the JSON text of {n} tokens can't be read, and ended by {reason!r} ({error}): give it more "
                 "max_tokens, or bound the schema's texts and arrays (maxLength, maxItems)"
             ) from None
+
+
+def _is_cancelled(outcome: Any) -> bool:
+    """Whether one of its completions was cut short by a cancel token."""
+    found = outcome if isinstance(outcome, list) else [outcome]
+    return any(getattr(one, "finish_reason", None) == "cancelled" for one in found)
 
 
 Messages = str | list[dict[str, Any]]

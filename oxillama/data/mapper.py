@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
 
 from oxillama._util.checks import check_choice
+from oxillama._util.lazy import lazy
 from oxillama.data.columns import TEXT, Cells, ColumnType, check_name
 from oxillama.data.engines import EngineSource
 from oxillama.data.frames import Frame, frame_of, is_lazy, rows_of, with_types
@@ -162,13 +163,33 @@ class Mapper(ABC):
         """
         return pandas_udf(self, return_type)
 
+    def register(self, connection: Any, name: str, types: Mapping[str, str] | None = None) -> None:
+        """Makes it a function of a DuckDB connection: `select answer(text) from t`.
+
+        Its arguments are `inputs`, in order, of type VARCHAR unless `types` says otherwise: {"seed": "BIGINT"}. It
+        gives the output, or a struct of `added()` if these are more. Rows are computed by DuckDB's vectors of 2,048.
+        Raises ConfigError for a type of a column that it doesn't read; DuckDB's errors.
+        """
+        from oxillama.data.duck import register
+
+        for column in types or ():
+            if column not in self.inputs:
+                raise ConfigError(f"types must be of {', '.join(self.inputs)}, not of {column!r:.60}")
+        parameters = {column: (types or {}).get(column, "VARCHAR") for column in self.inputs}
+        register(connection, name, self, parameters, self.added())
+
     def close(self) -> None:
         """Closes the engine that was opened for it, which others of the same settings share; a call opens it again."""
         self.source.close()
 
     def empty(self) -> Done:
         """What a row without a prompt gets."""
-        return dict.fromkeys(self.added()), 0
+        return dict.fromkeys(self._names), 0
+
+    @lazy
+    def _names(self) -> tuple[str, ...]:
+        """Names of the columns that it adds."""
+        return tuple(self.added())
 
     def failed(self, row: int, error: Exception, cells: Cells | None = None) -> Done:
         """What a row gets that failed; raises the error if that is wanted, or if it is the end of all."""

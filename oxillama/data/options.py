@@ -25,6 +25,8 @@ REFUSED = {
     "prompt_logprobs": 'give details=("prompt_logprobs",), which is a column of them',
     "tool_use": "give tools= with messages=",
 }
+# Options that change how soon a text comes, and not which.
+QUICKER = ("draft", "num_speculative", "adaptive", "max_in_flight")
 # Options that decide which columns there are.
 WHOLE = ("n", "json_schema", "schema_mode", "max_in_flight")
 
@@ -42,7 +44,7 @@ class Options:
     """The keywords of a `Generate`, checked as far as they can be without a model.
 
     n: completions of each row; None: one, not in a list. columns: those that options of rows are read from.
-    of_batch: keywords of `engine.batch`.
+    of_batch: keywords of `engine.batch`. deciding: options that results depend on.
     """
 
     def __init__(self, given: Mapping[str, Any], *, chat: bool, details: tuple[str, ...]) -> None:
@@ -69,6 +71,7 @@ class Options:
         self._fixed = fixed
         self.of_batch = fixed | {name: given[name] for name in ("max_in_flight",) if name in given}
         self.n: int | None = fixed.get("n")
+        self.deciding = {name: value for name, value in sorted(given.items()) if name not in QUICKER}
         self.columns = tuple(dict.fromkeys(self._rows.values()))
         self._check()
 

@@ -21,16 +21,17 @@ def check_progress(progress: Any) -> Progress:
 class Rows:
     """A count of rows, shown as a bar on stderr (True) or told to a function with the number of all, if it is known."""
 
-    def __init__(self, progress: Progress, total: int | None) -> None:
+    def __init__(self, progress: Progress, total: int | None, n_done: int = 0) -> None:
+        """`n_done`: rows of them that were done before."""
         self._total = total
         self._tell = progress if callable(progress) else None
-        self._n_rows = self._n_tokens = 0
+        self._n_rows, self._n_tokens = n_done, 0
         self._bar: Any = None
         if progress is True:
             from tqdm import tqdm  # type: ignore[import-untyped]
 
             self._began = time.perf_counter()
-            self._bar = tqdm(total=total, unit="row")
+            self._bar = tqdm(total=total, initial=n_done, unit="row")
 
     def add(self, n_tokens: int) -> None:
         """Counts a row for which so many tokens were generated."""
