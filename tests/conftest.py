@@ -22,6 +22,13 @@ def ray():
 
 
 @pytest.fixture(scope="session")
+def ray_serve(ray):
+    """(Ray Serve, the port on which it listens)."""
+    with cluster.serving() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
 def adapters(tmp_path_factory):
     """Two adapters of the shipped model."""
     return shipped.write_two(tmp_path_factory.mktemp("adapters"))

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import socket
 import time
 from pathlib import Path
 
@@ -32,6 +33,18 @@ def two_nodes():
         cluster.shutdown()
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def serving():
+    """Ray Serve, and the free port on which it listens."""
+    serve = pytest.importorskip("ray.serve")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    serve.start(http_options={"port": port})
+    yield serve, port
+    serve.shutdown()
 
 
 def workers(title):

@@ -30,21 +30,9 @@ def engine():
 
 
 @pytest.fixture(scope="module")
-def serve(ray):
-    """Ray Serve on a free port; `serve.port` is it."""
-    module = pytest.importorskip("ray.serve")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    module.start(http_options={"port": port})
-    yield module, port
-    module.shutdown()
-
-
-@pytest.fixture(scope="module")
-def port(serve):
+def port(ray_serve):
     """Two replicas, one on each node, since each needs both CPUs of one."""
-    module, port = serve
+    module, port = ray_serve
     module.run(serve_app(num_replicas=2, num_cpus=2, name="tiny", context_size=1024, server={"max_body": 1 << 16}))
     return port
 
@@ -192,8 +180,8 @@ def test_another_replica_takes_its_place(port):
         assert time.monotonic() < until
 
 
-def test_requests_under_way_end_before_the_application(port, serve, engine):
-    module, _ = serve
+def test_requests_under_way_end_before_the_application(port, ray_serve, engine):
+    module, _ = ray_serve
     options = {"max_tokens": 600, **GREEDY}
     found = []
     asking = threading.Thread(
@@ -206,11 +194,11 @@ def test_requests_under_way_end_before_the_application(port, serve, engine):
     assert text_of(found[0][1]) == (engine.generate("A", **options).text, True)
 
 
-def test_rays_own_prefix_router_finds_the_text_of_a_request(serve):
+def test_rays_own_prefix_router_finds_the_text_of_a_request(ray_serve):
     """Below another path. Its public name needs vLLM or SGLang."""
     from ray.serve.config import RequestRouterConfig
 
-    module, port = serve
+    module, port = ray_serve
     routing = RequestRouterConfig(request_router_class=TREE)
     app = serve_app(num_replicas=2, num_cpus=0.5, routing=routing, num_threads=1, name="tiny")
     module.run(app, name="tree", route_prefix="/tree")
