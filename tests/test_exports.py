@@ -114,6 +114,14 @@ def test_importing_is_light():
     assert set(loaded) & {"jinja2", "tokenizers", "huggingface_hub", "tqdm", "torch", "asyncio", "http"} == set()
 
 
+def test_mappers_load_neither_engines_nor_libraries_of_tables():
+    loaded = python("import oxillama.data, sys; print(*sys.modules)")
+    assert "oxillama.data.generate" in loaded
+    assert {m for m in loaded if m.startswith(("oxillama.core", "oxillama.engine", "oxillama.kernels.matmul"))} == set()
+    tops = {m.split(".")[0] for m in loaded}
+    assert tops & {"pyarrow", "pandas", "polars", "duckdb", "tokenizers", "tqdm", "asyncio", "starlette"} == set()
+
+
 def test_reading_a_file_is_light_too():
     loaded = python("import oxillama.gguf, sys; print(*{m.split('.')[0] for m in sys.modules})")
     assert set(loaded) & {"jinja2", "tokenizers", "huggingface_hub", "tqdm", "torch"} == set()

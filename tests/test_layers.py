@@ -21,6 +21,8 @@ LAYERS = (
     ("snapshot",),
     ("engine",),
     ("compat", "server"),
+    ("data",),
+    ("ray",),
     ("cli", "__main__", "examples"),
 )
 # Parts on one layer that must not know each other, and more: part -> what it never imports.

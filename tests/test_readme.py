@@ -1,9 +1,11 @@
 """Claims of the READMEs, as far as they can be checked: commands, lists, links, and the examples, which run."""
 
 import builtins
+import json
 import re
 import shlex
 import shutil
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -149,12 +151,40 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize("document", [name for name, text in TEXTS.items() if blocks(text, "python")])
 def test_examples_run(document, files, tmp_path, monkeypatch, capsys):
     """The Python blocks of a page are one program."""
+    for library in NEEDED.get(document, ()):
+        pytest.importorskip(library)
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     variables = {}
     for line, source in blocks(TEXTS[document], "python"):
+        if CLUSTER.search(source):
+            continue
         exec(compile("\n" * line + source, document, "exec", dont_inherit=True), variables)
     RESULTS.get(document, lambda variables, printed: None)(variables, capsys.readouterr().out)
+
+
+# What a block begins with that starts processes of Ray.
+CLUSTER = re.compile(r"^(?:import|from) ray\b", re.MULTILINE)
+ON_CLUSTERS = [name for name, text in TEXTS.items() if any(CLUSTER.search(code) for _, code in blocks(text, "python"))]
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("document", ON_CLUSTERS)
+def test_examples_on_clusters_run(document, files, tmp_path, monkeypatch, capsys, ray_serve):
+    """On two nodes of this machine."""
+    module, port = ray_serve
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    variables = {}
+    for _, source in blocks(TEXTS[document], "python"):
+        if CLUSTER.search(source):
+            exec(compile(source, document, "exec", dont_inherit=True), variables)
+    assert re.search(r"'label': ' (good|bad)'", capsys.readouterr().out)
+    if "serve_app" in variables:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=60) as answer:
+            assert json.load(answer)["data"][0]["id"] == "tiny"
+        module.delete("default")
 
 
 def first_example(variables, printed):
@@ -173,6 +203,8 @@ def tool_example(variables, printed):
     assert result["content"] == f"sunny in {asked['tool_calls'][0]['function']['arguments']['city']}"
 
 
+# Of a page whose examples call other libraries; .ci/run installs all of them.
+NEEDED = {"oxillama/data/README.md": ("pyarrow", "pandas", "polars", "duckdb")}
 RESULTS = {"README.md": first_example, "oxillama/chat/README.md": tool_example}
 
 

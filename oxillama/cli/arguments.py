@@ -11,6 +11,7 @@ from typing import NoReturn
 import oxillama
 from oxillama._util.checks import nearest
 from oxillama._util.signals import DeferredInterrupt
+from oxillama.cli.batch_options import add_batch_options
 from oxillama.cli.constraints import CONSTRAINT_FLAGS
 from oxillama.cli.denoise import OPTIONS as DENOISING
 from oxillama.cli.files import is_model
@@ -189,6 +190,8 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
     serve = add("serve", "serve", "Serve models over HTTP: the APIs of OpenAI and Anthropic.")
     add_engine_options(serve)
     add_server_options(serve)
+    batch = add("batch", "batch", "Answer a file of requests, or the rows of a table; stopped, it goes on later.")
+    add_batch_options(batch)
     snapshot = add("snapshot", "snapshot", "Tell what a snapshot is of.")
     snapshot.add_argument("action", choices=["info"], help="what to do with it")
     snapshot.add_argument("file", metavar="FILE")

@@ -29,6 +29,7 @@ from oxillama.errors import ConfigError, DeadlineError, EngineClosedError, Gener
 __all__ = [
     "MAX_IN_FLIGHT",
     "Batch",
+    "BatchPrompt",
     "BatchRunner",
     "BatchSettings",
     "Errors",
@@ -43,6 +44,9 @@ MOST_IN_FLIGHT = 1 << 20
 
 # Iterators that run no code of their caller's.
 PLAIN: tuple[type, ...] = tuple(map(type, map(iter, ([], (), {}, {}.values(), set(), range(0)))))
+
+# Options of `stream` that a batch's prompts have in common: how many completions a result is, and what ends them all.
+_OF_THE_WHOLE = ("n", "cancel_token")
 
 Errors = Literal["raise", "yield"]
 Outcome = Completion | list[Completion] | BatchFailure
@@ -94,14 +98,27 @@ def read_settings(prompts: Any, options: dict[str, Any]) -> BatchSettings:
     return BatchSettings(**given, total=len(prompts) if isinstance(prompts, Sized) else None)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchPrompt:
+    """A prompt of a batch with options of its own, in place of the batch's: keywords of `stream`.
+
+    What is wrong with them is wrong with this prompt alone: its result is the error. Results are those of
+    `generate(prompt, **options)`, whatever the other prompts' options are.
+    """
+
+    prompt: Any
+    options: Mapping[str, Any]
+
+
 class _Item(ResultQueue):
     """One prompt on its way. Puts itself into `finished`, if that is given, when it is done."""
 
-    __slots__ = ("_finished", "place", "requests")
+    __slots__ = ("_finished", "options", "place", "requests")
 
-    def __init__(self, place: int, n: int, finished: deque[_Item] | None, bell: Bell | None) -> None:
-        super().__init__(n, bell, whole=True)
+    def __init__(self, place: int, options: TextOptions, finished: deque[_Item] | None, bell: Bell | None) -> None:
+        super().__init__(options.n_each, bell, whole=True)
         self._finished = finished
+        self.options = options
         self.place = place
         self.requests: list[GenerationRequest] = []
 
@@ -132,11 +149,13 @@ class BatchRunner:
     """
 
     def __init__(
-        self, core: EngineCore, factory: RequestFactory, options: TextOptions, settings: BatchSettings
+        self, core: EngineCore, factory: RequestFactory, given: Mapping[str, Any], settings: BatchSettings
     ) -> None:
+        """`given`: the options of all prompts. Raises ConfigError and TypeError for them."""
         self._core = core
         self._factory = factory
-        self.options = replace(options, serving=options.serving.counted_from("start"))
+        self._given = given
+        self.options = self._read({})
         self._settings = settings
         self._in_flight: dict[int, _Item] = {}
         self._finished: deque[_Item] = deque()
@@ -150,6 +169,11 @@ class BatchRunner:
         self.result: tuple[Outcome, BaseException | None] | None = None
         self.exhausted = False
         self.broken: BaseException | None = None
+
+    def _read(self, own: Mapping[str, Any]) -> TextOptions:
+        """The options of a prompt that has some of its own."""
+        options = read_options("stream", {**self._given, **own}, self._factory.default_chain)
+        return replace(options, serving=options.serving.counted_from("start"))
 
     @property
     def cancelled(self) -> bool:
@@ -219,16 +243,25 @@ class BatchRunner:
         """The prompt that was taken, ready to be queued, in any thread. Its error, if it has one, is in it."""
         prompt, place = self.taken[0], self._n_taken
         finished = None if self._settings.ordered else self._finished
-        item = _Item(place, self.options.n_each, finished, self.bell)
+        item = _Item(place, self.options, finished, self.bell)
         name = f"prompts[{place}]"
         try:
+            if isinstance(prompt, BatchPrompt):
+                item.options, prompt = self._own(name, prompt.options), prompt.prompt
             prompt = read_prompt(name, prompt, f"{name} must be")
             ids = self._factory.ids(name, prompt)
-            echo = self._factory.echo(prompt, ids) if self.options.echo else ""
-            item.requests = self._factory.group(ids, self.options, item, name=name, echo=echo)
+            echo = self._factory.echo(prompt, ids) if item.options.echo else ""
+            item.requests = self._factory.group(ids, item.options, item, name=name, echo=echo)
         except Exception as error:
             item.error = error
         return item
+
+    def _own(self, name: str, options: Mapping[str, Any]) -> TextOptions:
+        """The options of a prompt. Raises ConfigError for those that only the batch as a whole can have."""
+        for option in _OF_THE_WHOLE:
+            if option in options:
+                raise ConfigError(f"{name} must leave {option} to the batch, whose prompts have it in common")
+        return self._read(options) if options else self.options
 
     def put(self, item: _Item) -> None:
         """Queues what was made. Raises EngineClosedError; another error is the prompt's result."""
@@ -287,17 +320,17 @@ class BatchRunner:
     def _outcome(self, item: _Item) -> Outcome:
         if item.error is not None:
             return BatchFailure(item.place, cast(Exception, item.error))
-        found = completions_of(item.requests, item.items, self.options.n_each, item.place)
+        found = completions_of(item.requests, item.items, item.options.n_each, item.place)
         if all(completion.finish_reason == "deadline" and not completion.token_ids for completion in found):
-            return BatchFailure(item.place, self._too_late(item.place))
-        return cast(Completion, shaped(found, self.options.n, single=True))
+            return BatchFailure(item.place, self._too_late(item))
+        return cast(Completion, shaped(found, item.options.n, single=True))
 
-    def _too_late(self, place: int) -> DeadlineError:
-        serving = self.options.serving
+    def _too_late(self, item: _Item) -> DeadlineError:
+        serving = item.options.serving
         since = "its first step" if serving.deadline_from == "start" else "it was queued"
         return DeadlineError(
-            f"prompts[{place}] had no token {serving.deadline} s after {since} (deadline): give it more time, or fewer "
-            "prompts at once (max_in_flight)"
+            f"prompts[{item.place}] had no token {serving.deadline} s after {since} (deadline): give it more time, or "
+            "fewer prompts at once (max_in_flight)"
         )
 
     def _under_way(self) -> list[GenerationRequest]:
@@ -465,7 +498,6 @@ def batch_runner(core: EngineCore, factory: RequestFactory, prompts: Any, option
     Raises ConfigError and TypeError for the options, EngineClosedError, GenerateError if the model is an encoder.
     """
     check_options("batch", options)  # a misspelt name first
-    settings = read_settings(prompts, options)
-    parsed = read_options("batch", options, factory.default_chain)
+    runner = BatchRunner(core, factory, options, read_settings(prompts, options))
     core.check_generates()
-    return BatchRunner(core, factory, parsed, settings)
+    return runner

@@ -3,10 +3,12 @@
 import gc
 import itertools
 import threading
+from dataclasses import replace
 
 import pytest
 
 import oxillama as ox
+from oxillama.core.batch import BatchPrompt
 from oxillama.core.results import BatchFailure, CancelToken
 from oxillama.errors import ConfigError, EngineClosedError, KvCacheFullError, SnapshotError
 from tests.core.batches import BAD, KINDS, PROMPTS, Source, alone
@@ -286,3 +288,26 @@ def test_it_can_not_be_saved_and_says_what_to_do():
     batch.close()
     found += engine.batch(PROMPTS[3:], max_tokens=12, seed=1)
     assert [r.token_ids for r in found] == [alone(p) for p in PROMPTS]
+
+
+def test_prompts_have_options_of_their_own():
+    engine = make_engine()
+    own = [{}, {"seed": 2}, {"max_tokens": 3, "stop": ["h"]}, {"temperature": 0.0}, {"logprobs": 1}, {"lora": []}]
+    found = list(engine.batch([BatchPrompt([3, 4], options) for options in own], max_tokens=8, seed=1))
+    expected = [engine.generate([3, 4], **{"max_tokens": 8, "seed": 1, **options}) for options in own]
+    assert found == [replace(completion, index=i) for i, completion in enumerate(expected)]
+    assert len({completion.text for completion in found}) > 2
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize(
+    "own", [{"seed": -1}, {"n": 2}, {"cancel_token": CancelToken()}, {"no": 1}, {"errors": "raise"}]
+)
+def test_wrong_options_of_a_prompt_are_its_result(own):
+    engine = make_engine()
+    prompts = [[3], BatchPrompt([3], own), [3]]
+    first, failed, last = engine.batch(prompts, max_tokens=4, seed=1, errors="yield")
+    assert isinstance(failed, BatchFailure)
+    assert isinstance(failed.error, ConfigError | TypeError)
+    assert first.token_ids == last.token_ids == alone([3], 4)
+    assert_idle(engine)

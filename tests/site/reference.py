@@ -53,6 +53,10 @@ PAGES = (
         "Scheduler Sequence SequenceState SequencePool KvCachePool PrefixKvCache")),
     Page("metrics", "Metrics", "Numbers of an engine.", _split(
         "MetricsSnapshot metrics.HistogramSnapshot metrics.Family")),
+    Page("data", "Tables", "`oxillama.data`: mappers over tables.", _split(
+        "Generate Embed Rerank Mapper col Column daft ray_processor", "data.")),
+    Page("ray", "Clusters", "`oxillama.ray`: a model's server as an application of Ray Serve.", _split(
+        "serve_app", "ray.")),
     Page("server", "Server", "`oxillama.server`: the application that `oxillama serve` runs.", _split(
         "create_app App", "server.app.") + _split("server.config.ServerConfig")),
     Page("compat", "llama-cpp-python's names", "`oxillama.compat`: its names and signatures.", _split(

@@ -7,6 +7,7 @@ import pytest
 
 import oxillama as ox
 import oxillama.compat
+import oxillama.data
 import oxillama.gguf
 import oxillama.server
 import oxillama.snapshot
@@ -28,7 +29,9 @@ def target(name):
     return found
 
 
-@pytest.mark.parametrize("package", [ox, oxillama.server, oxillama.gguf, oxillama.compat, oxillama.snapshot])
+@pytest.mark.parametrize(
+    "package", [ox, oxillama.server, oxillama.gguf, oxillama.compat, oxillama.data, oxillama.snapshot]
+)
 def test_every_public_name_has_a_place(package):
     described = {id(target(name)) for name in NAMES}
     public = {name: getattr(package, name) for name in package.__all__ if name not in ("gguf", "snapshot")}

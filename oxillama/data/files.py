@@ -1,0 +1,234 @@
+"""Table files: Parquet, CSV and JSON lines, read row by row and written with more columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from oxillama._util.lazy import lazy
+from oxillama.data.columns import ColumnType
+from oxillama.data.frames import ArrowFrame, check_columns
+from oxillama.errors import ConfigError
+from oxillama.gguf.output import atomic_file
+
+__all__ = ["SUFFIXES", "TableFile", "open_table", "write_table"]
+
+SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
+ROWS = 4096  # of a batch of a Parquet file
+Row = dict[str, Any]
+CellsOf = Callable[[int], Mapping[str, Any]]
+
+
+class TableFile(Protocol):
+    """A file of rows."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Its columns."""
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows it has."""
+
+    def rows(self, names: Sequence[str] | None = None) -> Iterator[Row]:
+        """Its rows, with these columns alone. Raises ConfigError for a row that can't be read, or lacks one."""
+
+    def batches(self, n_rows: int) -> Iterator[Any]:
+        """The first rows as pyarrow Tables of one schema."""
+
+
+def suffix_of(path: str) -> str:
+    """What the name of a file says about its format. Raises ConfigError for none that is known."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in SUFFIXES:
+        raise ConfigError(f"{path} must end in one of {', '.join(SUFFIXES)}: the name says what format it has")
+    return suffix
+
+
+def open_table(path: str) -> TableFile:
+    """A file of rows. Raises ConfigError for a name without a known format, and for what isn't of it; OSError."""
+    suffix = suffix_of(path)
+    return ParquetTable(path) if suffix == ".parquet" else CsvTable(path) if suffix == ".csv" else JsonTable(path)
+
+
+def pyarrow() -> Any:
+    """The library that reads Parquet. Raises ConfigError with the remedy if it is not installed."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        text = f"Parquet files need {error.name}: pip install '.[data]' from a checkout"
+        raise ConfigError(text) from None
+    return pyarrow
+
+
+class ParquetTable:
+    """A Parquet file."""
+
+    def __init__(self, path: str) -> None:
+        pa = pyarrow()
+        try:
+            self._file = pa.parquet.ParquetFile(path)
+        except pa.ArrowInvalid as error:
+            raise ConfigError(f"{path} is no Parquet file: {error}") from None
+        self.names: list[str] = self._file.schema_arrow.names
+        self.n_rows: int = self._file.metadata.num_rows
+
+    def rows(self, names: Sequence[str] | None = None) -> Iterator[Row]:
+        if names is not None:
+            check_columns(self.names, names)
+        for batch in self._file.iter_batches(ROWS, columns=names):
+            yield from batch.to_pylist()
+
+    def batches(self, n_rows: int) -> Iterator[Any]:
+        pa, left = pyarrow(), n_rows
+        for batch in self._file.iter_batches(ROWS):
+            yield pa.Table.from_batches([batch.slice(0, left)], self._file.schema_arrow)
+            left -= batch.num_rows
+            if left <= 0:
+                return
+
+
+class TextTable:
+    """A file of text."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def rows(self, names: Sequence[str] | None = None) -> Iterator[Row]:
+        for i, row in enumerate(self.read()):
+            if names is None:
+                yield row
+                continue
+            for name in names:
+                if name not in row:
+                    known = ", ".join(map(repr, row))
+                    raise ConfigError(f"{self.path}: row {i} has no column {name!r}; it has {known:.200}")
+            yield {name: row[name] for name in names}
+
+    def read(self) -> Iterator[Row]:
+        raise NotImplementedError
+
+    @lazy
+    def n_rows(self) -> int:
+        return sum(1 for _ in self.read())
+
+    @lazy
+    def names(self) -> list[str]:
+        found: dict[str, None] = {}
+        for row in self.read():
+            found |= dict.fromkeys(row)
+        return list(found)
+
+
+class CsvTable(TextTable):
+    """A CSV file in UTF-8 whose first line has the names; all cells are text, and those without any are null."""
+
+    def read(self) -> Iterator[Row]:
+        with open(self.path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            try:
+                names = next(reader, [])
+                check_columns(names, names)
+                for cells in reader:
+                    if len(cells) != len(names):
+                        text = f"{self.path}: line {reader.line_num} has {len(cells)} cells, and there are {len(names)}"
+                        raise ConfigError(f"{text} columns")
+                    yield {name: cell or None for name, cell in zip(names, cells, strict=True)}
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise ConfigError(f"{self.path}: line {reader.line_num + 1} can't be read: {error}") from None
+
+    def batches(self, n_rows: int) -> Iterator[Any]:
+        pa = pyarrow()
+        schema = pa.schema([(name, pa.string()) for name in self.names])
+        rows = islice(self.read(), n_rows)
+        while part := list(islice(rows, ROWS)):
+            yield pa.Table.from_pylist(part, schema)
+
+
+class JsonTable(TextTable):
+    """A file with a JSON object in each line."""
+
+    def read(self) -> Iterator[Row]:
+        with open(self.path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise ConfigError(f"{self.path}: line {number} is no JSON: {error}") from None
+                if not isinstance(row, dict):
+                    raise ConfigError(f"{self.path}: line {number} must be an object, not {type(row).__name__}")
+                yield row
+
+    def batches(self, n_rows: int) -> Iterator[Any]:
+        pa = pyarrow()
+        rows = [{name: row.get(name) for name in self.names} for row in islice(self.read(), n_rows)]
+        try:
+            yield pa.Table.from_pylist(rows)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise ConfigError(f"{self.path}: its columns have no one type each ({error}): write .jsonl") from None
+
+
+def write_table(path: str, table: TableFile, n_rows: int, added: Mapping[str, ColumnType], cells_of: CellsOf) -> None:
+    """Writes a file anew, whole or not at all, with the first rows of a table and more columns.
+
+    cells_of: the added cells of a row. Raises ConfigError for values that the format can't hold; OSError.
+    """
+    suffix = suffix_of(path)
+    with atomic_file(Path(path)) as file:
+        if suffix == ".parquet":
+            _write_parquet(file, table.batches(n_rows), added, cells_of)
+            return
+        rows = ({**row, **cells_of(i)} for i, row in enumerate(islice(table.rows(), n_rows)))
+        if suffix == ".csv":
+            _write_csv(file, [*table.names, *added], rows)
+        else:
+            for row in rows:
+                file.write(f"{as_json(row)}\n".encode())
+
+
+def _write_parquet(file: BinaryIO, batches: Iterable[Any], added: Mapping[str, ColumnType], cells_of: CellsOf) -> None:
+    pa, n_before, writer = pyarrow(), 0, None
+    try:
+        for batch in batches:
+            cells = [cells_of(n_before + i) for i in range(batch.num_rows)]
+            columns = {name: (kind, [row[name] for row in cells]) for name, kind in added.items()}
+            made = ArrowFrame(batch).extended(columns)
+            writer = writer or pa.parquet.ParquetWriter(file, made.schema)
+            writer.write_table(made)
+            n_before += batch.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _write_csv(file: BinaryIO, names: Sequence[str], rows: Iterable[Row]) -> None:
+    text = io.TextIOWrapper(file, "utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow([_csv_cell(row.get(name)) for name in names])
+    text.detach()  # which writes what is left, and leaves the file open
+
+
+def _csv_cell(value: Any) -> Any:
+    return as_json(value) if isinstance(value, list | dict | bool) else value
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON; dates and decimals as text. Raises ConfigError for bytes and the like."""
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    for method in ("isoformat", "to_eng_string"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    raise ConfigError(f"a value of type {type(value).__name__} can't be written as JSON: write .parquet")

@@ -1,0 +1,245 @@
+"""Frames: tables of the kinds that pipelines hand around, read by column and given back with more of them.
+
+A library is imported only where a table of its own was given, which it therefore has made.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from oxillama.data.columns import ColumnType, Items, Scalar, Vector, arrow_type, is_null, polars_type
+from oxillama.errors import ConfigError
+
+__all__ = ["Frame", "frame_of", "is_lazy", "rows_of", "with_types"]
+
+KINDS = "a pyarrow Table or RecordBatch, a pandas or polars DataFrame, or a dict of lists or NumPy arrays"
+Added = Mapping[str, tuple[ColumnType, list[Any]]]
+
+
+class Frame(Protocol):
+    """A table of some kind."""
+
+    @property
+    def names(self) -> Sequence[Any]:
+        """Names of its columns, in order."""
+
+    @property
+    def n_rows(self) -> int: ...
+
+    def column(self, name: str) -> list[Any]:
+        """The cells of a column as Python values; nulls are None."""
+
+    def extended(self, added: Added) -> Any:
+        """A table of the same kind with all columns and these; what was given stays as it is."""
+
+
+class ArrowFrame:
+    """A `pyarrow.Table` or `pyarrow.RecordBatch`."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+        self.names: list[str] = table.schema.names
+        self.n_rows: int = table.num_rows
+
+    def column(self, name: str) -> list[Any]:
+        return self._table.column(name).to_pylist()  # type: ignore[no-any-return]
+
+    def extended(self, added: Added) -> Any:
+        import pyarrow as pa
+
+        table = self._table
+        fields, columns = list(table.schema), list(table.columns)
+        for name, (kind, cells) in added.items():
+            fields.append(pa.field(name, arrow_type(kind)))
+            columns.append(pa.array([plain(cell, kind) for cell in cells], fields[-1].type))
+        schema = pa.schema(fields, metadata=table.schema.metadata)
+        return type(table).from_arrays(columns, schema=schema)
+
+
+class PandasFrame:
+    """A `pandas.DataFrame`; its index is kept."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+        self.names: list[Any] = list(table.columns)
+        self.n_rows: int = len(table)
+
+    def column(self, name: str) -> list[Any]:
+        series = self._table[name]
+        cells = series.astype(object).tolist()
+        return [None if null else cell for cell, null in zip(cells, series.isna().tolist(), strict=True)]
+
+    def extended(self, added: Added) -> Any:
+        import pandas as pd
+
+        table = self._table.copy(deep=False)
+        for name, (kind, cells) in added.items():
+            dtype = _PANDAS.get(kind.name, object) if isinstance(kind, Scalar) else object
+            # Of texts, pandas chooses the type that it has for them.
+            text = isinstance(kind, Scalar) and kind.name == "string" and any(cell is not None for cell in cells)
+            table[name] = pd.Series(cells, index=table.index, dtype=None if text else dtype)
+        return table
+
+
+# Nullable types: pandas would make floats of integers beside a null.
+_PANDAS = {"int32": "Int32", "int64": "Int64", "float64": "Float64", "float32": "Float32", "bool": "boolean"}
+
+
+class PolarsFrame:
+    """A `polars.DataFrame`."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+        self.names: list[str] = table.columns
+        self.n_rows: int = table.height
+
+    def column(self, name: str) -> list[Any]:
+        return self._table[name].to_list()  # type: ignore[no-any-return]
+
+    def extended(self, added: Added) -> Any:
+        import polars as pl
+
+        series = [
+            pl.Series(name, [listed(cell) for cell in cells], dtype=polars_type(kind), strict=True)
+            for name, (kind, cells) in added.items()
+        ]
+        return self._table.with_columns(series)
+
+
+class DictFrame:
+    """A dict of columns: lists, tuples or NumPy arrays. New columns are arrays if all the others are."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self._table = table
+        self.names = list(table)
+        lengths = {name: _length(name, column) for name, column in table.items()}
+        self.n_rows = next(iter(lengths.values()), 0)
+        for name, length in lengths.items():
+            if length != self.n_rows:
+                raise ConfigError(
+                    f"the columns of a dict must be of one length: {name!r} has {length} rows and "
+                    f"{self.names[0]!r} {self.n_rows}"
+                )
+
+    def column(self, name: str) -> list[Any]:
+        column = self._table[name]
+        cells = column.tolist() if isinstance(column, np.ndarray) else column
+        return [None if is_null(cell) else cell for cell in cells]
+
+    def extended(self, added: Added) -> Any:
+        arrays = bool(self._table) and all(isinstance(column, np.ndarray) for column in self._table.values())
+        made = {name: _array(cells, kind) if arrays else cells for name, (kind, cells) in added.items()}
+        return dict(self._table) | made
+
+
+def _length(name: str, column: Any) -> int:
+    if isinstance(column, str | bytes | Mapping) or not hasattr(column, "__len__") or not hasattr(column, "__iter__"):
+        raise ConfigError(
+            f"column {name!r} of a dict must be a list or a NumPy array, not {type(column).__name__}: a row alone is "
+            "a table of one row"
+        )
+    if getattr(column, "ndim", 1) == 0:
+        raise ConfigError(f"column {name!r} of a dict must be a NumPy array of at least one dimension")
+    return len(column)
+
+
+def _array(cells: list[Any], kind: ColumnType) -> Any:
+    """A NumPy column: of numbers if there is no null, else of objects."""
+    whole = all(cell is not None for cell in cells)
+    if isinstance(kind, Vector) and whole:
+        return np.stack(cells) if cells else np.empty((0, kind.size), kind.item.name)
+    if isinstance(kind, Scalar) and kind.name != "string" and whole:
+        return np.array(cells, kind.name)
+    made = np.empty(len(cells), object)
+    for i, cell in enumerate(cells):  # one by one: NumPy would make a table of lists of one length
+        made[i] = cell
+    return made
+
+
+def listed(cell: Any) -> Any:
+    """A cell without NumPy arrays in it."""
+    return cell.tolist() if isinstance(cell, np.ndarray) else cell
+
+
+def plain(cell: Any, kind: ColumnType) -> Any:
+    """A cell as pyarrow takes it, which reads arrays of one dimension."""
+    return listed(cell) if isinstance(kind, Items) else cell
+
+
+def _kind(table: Any) -> str:
+    """The library that a table is of and its class: "polars.LazyFrame". "" for others."""
+    for library, names in _CLASSES.items():
+        module = sys.modules.get(library)
+        for name in names:
+            made = getattr(module, name, None)
+            if isinstance(made, type) and isinstance(table, made):
+                return f"{library}.{name}"
+    return ""
+
+
+_CLASSES = {
+    "pyarrow": ("Table", "RecordBatch", "Schema"),
+    "pandas": ("DataFrame",),
+    "polars": ("DataFrame", "LazyFrame", "Schema"),
+}
+_FRAMES: dict[str, Any] = {
+    "pyarrow.Table": ArrowFrame,
+    "pyarrow.RecordBatch": ArrowFrame,
+    "pandas.DataFrame": PandasFrame,
+    "polars.DataFrame": PolarsFrame,
+}
+
+
+def is_lazy(table: Any) -> bool:
+    """Whether it is a `polars.LazyFrame`."""
+    return _kind(table) == "polars.LazyFrame"
+
+
+def frame_of(table: Any) -> Frame:
+    """A table as a frame. Raises ConfigError for anything else."""
+    known = _FRAMES.get(_kind(table)) or (DictFrame if isinstance(table, Mapping) else None)
+    if known is None:
+        raise ConfigError(f"a batch must be {KINDS}, not {type(table).__module__}.{type(table).__qualname__}")
+    frame: Frame = known(table)
+    return frame
+
+
+def rows_of(frame: Frame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a frame, each with the cells of these columns. Raises ConfigError for a column that isn't there."""
+    check_columns(frame.names, names)
+    columns = [frame.column(name) for name in names]
+    return (dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True))
+
+
+def check_columns(known: Sequence[Any], names: Sequence[str]) -> None:
+    """Raises ConfigError, which lists those that are there, for a column that isn't, or is twice."""
+    for name in names:
+        if (n := list(known).count(name)) != 1:
+            there = ", ".join(map(repr, known)) or "none"
+            raise ConfigError(f"the batch has {n or 'no'} column{'s' * (n > 1)} {name!r}; it has {there}")
+
+
+def with_types(schema: Any, added: Mapping[str, ColumnType]) -> Any:
+    """A schema of polars or pyarrow with more columns, of the same library.
+
+    schema: a schema, or a table or lazy frame that has one. Raises ConfigError for another object.
+    """
+    kind = _kind(schema)
+    if kind.startswith("pyarrow."):
+        import pyarrow as pa
+
+        own = schema if kind == "pyarrow.Schema" else schema.schema
+        return pa.schema([*own, *(pa.field(n, arrow_type(t)) for n, t in added.items())], metadata=own.metadata)
+    if kind.startswith("polars."):
+        import polars as pl
+
+        own = schema if kind == "polars.Schema" else schema.collect_schema()
+        return pl.Schema({**own, **{name: polars_type(part) for name, part in added.items()}})
+    raise ConfigError(
+        "schema() takes a polars LazyFrame, DataFrame or Schema, or a pyarrow Table, RecordBatch or Schema, not "
+        f"{type(schema).__name__}"
+    )

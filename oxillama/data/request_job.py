@@ -1,0 +1,256 @@
+"""Request jobs: OpenAI's batch files, answered by the server's own handlers without a connection.
+
+A line of input is {"custom_id", "method", "url", "body"}, one of output {"id", "custom_id", "response", "error"}, as
+OpenAI's Batch API has them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oxillama.data.identity import identity_of
+from oxillama.data.journal import Journal, digest_of
+from oxillama.data.progress import Progress, Rows
+from oxillama.data.table_job import Report, journal_of
+from oxillama.errors import ConfigError
+from oxillama.gguf.output import atomic_file
+
+if TYPE_CHECKING:
+    from oxillama.engine import Engine
+    from oxillama.server.app import App
+
+__all__ = ["URLS", "answer_file", "is_request_file"]
+
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/rerank", "/v1/score")
+FIELDS = {"custom_id": str, "method": str, "url": str, "body": dict}
+TOGETHER = 64  # requests that are under way; the engine runs as many in one step
+NO_LIMIT = 1e9  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A line of input. digest: of what it asks for."""
+
+    id: str
+    url: str
+    body: bytes
+    digest: str
+    streams: bool
+
+
+def is_request_file(path: str) -> bool:
+    """Whether the first line of a file is a request. Raises OSError."""
+    with open(path, "rb") as file, suppress(ValueError):
+        first = json.loads(file.readline(1 << 24))
+        return isinstance(first, dict) and {"custom_id", "url", "body"} <= first.keys()
+    return False
+
+
+def read_requests(path: str) -> Iterator[Request]:
+    """The requests of a file. Raises ConfigError, which names the line, for one that is no request; OSError."""
+    seen: set[str] = set()
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                request = _read(f"{path}: line {number}", line)
+                if request.id in seen:
+                    raise ConfigError(f"{path}: line {number}: custom_id {request.id!r:.80} is there twice")
+                seen.add(request.id)
+                yield request
+
+
+def _read(place: str, line: bytes) -> Request:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{place} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{place} must be an object with {', '.join(FIELDS)}")
+    for name, kind in FIELDS.items():
+        if not isinstance(found.get(name), kind):
+            raise ConfigError(f"{place}: {name} must be {'an object' if kind is dict else 'a text'}")
+    if extra := found.keys() - FIELDS.keys():
+        raise ConfigError(f"{place}: {sorted(extra)[0]!r:.80} is not known: a request has {', '.join(FIELDS)}")
+    if found["method"] != "POST" or found["url"] not in URLS:
+        given = f"{found['method']} {found['url']}"
+        raise ConfigError(f"{place}: method and url must be POST and one of {', '.join(URLS)}, not {given:.80}")
+    body = json.dumps(found["body"], ensure_ascii=True).encode()
+    digest = digest_of([found["url"], found["body"]])
+    return Request(found["custom_id"], found["url"], body, digest, bool(found["body"].get("stream")))
+
+
+def answer_file(
+    engine: Engine, source: str, output: str, *, name: str = "oxillama-default", aliases: tuple[str, ...] = (),
+    limit: int | None = None, again: bool = False, progress: Progress = False, deadline: float | None = None,
+) -> Report:  # fmt: skip
+    """Answers the requests of a file, and writes the answers to another, in the order of the requests.
+
+    What a request answers is what `oxillama serve` answers. Finished ones stand in `OUTPUT.partial` until all are, by
+    their custom_id: a call goes on with the others, also those that were added to the input since. A request whose
+    content changed is answered again.
+
+    name, aliases: what requests may call the model, as for the server; without `model` they mean it, too. again: answer
+    those anew that failed. deadline: seconds for an answer. A first SIGINT (in the main thread) ends it, and keeps what
+    is finished; the report says then that the output isn't whole.
+
+    Raises ConfigError for a line that is no request, before anything is computed, or without the extra `server`;
+    OSError.
+    """
+    n_all = sum(1 for _ in read_requests(source))
+    report = Report(n_all if limit is None else min(limit, n_all))
+    app = _app_of(engine, name, aliases, deadline)
+    with Journal(journal_of(output), {"kind": "requests", **identity_of(engine)}) as journal:
+        if not journal.n_done and os.path.exists(output):
+            _take_over(output, journal)
+
+        def lacking() -> Iterator[Request]:
+            wanted = islice(read_requests(source), report.n_rows)
+            return (one for one in wanted if not journal.has(one.id, one.digest, again=again))
+
+        report.n_before = report.n_rows - sum(1 for _ in lacking())
+        shown = Rows(progress, report.n_rows, report.n_before)
+        try:
+            asyncio.run(_answer_all(app, lacking(), lambda r, line: _keep(journal, report, shown, r, line)))
+        finally:
+            shown.close()
+        report.whole = report.n_before + report.n_done == report.n_rows
+        if report.whole:
+            _write(source, output, journal, report)
+            if report.n_rows == n_all:
+                journal.remove()
+    return report
+
+
+def _app_of(engine: Engine, name: str, aliases: tuple[str, ...], deadline: float | None) -> App:
+    try:
+        from oxillama.engine.async_engine import AsyncEngine
+        from oxillama.server.app import App
+        from oxillama.server.config import ServerConfig
+        from oxillama.server.models import Models, ServedModel
+        from oxillama.server.service import Service
+    except ImportError as error:
+        raise ConfigError(f"requests need {error.name}: pip install '.[server]' from a checkout") from None
+    config = ServerConfig(
+        max_body=1 << 40, max_n=128, max_logprobs=1024, max_running=TOGETHER, queue_timeout=NO_LIMIT,
+        request_timeout=NO_LIMIT if deadline is None else deadline, ui=False, docs=False,
+    )  # fmt: skip
+    model = ServedModel(name, AsyncEngine(engine), aliases=aliases)
+    return App(Service(Models([model], config), config))
+
+
+def _take_over(output: str, journal: Journal) -> None:
+    """Notes the answers that the output has already. Raises ConfigError for a file that has none."""
+    with open(output, "rb") as file:
+        for number, text in enumerate(file, 1):
+            try:
+                line = json.loads(text)
+                failed = line["response"] is None or line["response"]["status_code"] >= 400
+                journal.add(str(line["custom_id"]), "", line, failed=failed)
+            except (ValueError, KeyError, TypeError):
+                journal.remove()
+                raise ConfigError(
+                    f"{output} is there already, and its line {number} is no answer: remove it, or give another output"
+                ) from None
+
+
+async def _answer_all(app: App, left: Iterator[Request], keep: Callable[[Request, dict[str, Any]], None]) -> None:
+    """Answers requests, some of them at a time, until SIGINT."""
+
+    async def work() -> None:
+        for request in left:
+            keep(request, await _answer(app, request))
+
+    tasks = [asyncio.ensure_future(work()) for _ in range(TOGETHER)]
+    stopped = asyncio.Event()
+
+    def stop() -> None:
+        stopped.set()
+        for task in tasks:
+            task.cancel()
+
+    with ExitStack() as stack:
+        loop = asyncio.get_running_loop()
+        with suppress(ValueError, RuntimeError, NotImplementedError):  # in another thread than the main one
+            loop.add_signal_handler(signal.SIGINT, stop)
+            stack.callback(loop.remove_signal_handler, signal.SIGINT)
+        try:
+            await asyncio.gather(*tasks)
+        except asyncio.CancelledError:
+            if not stopped.is_set():
+                raise
+        finally:
+            stop()
+            await app.service.close()
+
+
+async def _answer(app: App, request: Request) -> dict[str, Any]:
+    """The line of output of a request."""
+    from oxillama.server.errors import bad_value
+
+    if request.streams:
+        refused = bad_value("stream", "stream must be left out: a batch has whole answers")
+        return _line(request, refused.status, None, refused.openai())
+    status, headers, body = 0, dict[str, str](), bytearray()
+
+    async def receive() -> dict[str, Any]:
+        if not received:
+            received.append(True)
+            return {"type": "http.request", "body": request.body, "more_body": False}
+        await asyncio.Event().wait()  # the client never leaves
+        raise AssertionError
+
+    async def send(message: Mapping[str, Any]) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            headers.update((k.decode("latin-1"), v.decode("latin-1")) for k, v in message["headers"])
+        else:
+            body.extend(message.get("body", b""))
+
+    received: list[bool] = []
+    await app(_scope(request.url), receive, send)
+    return _line(request, status, headers.get("x-request-id"), json.loads(body))
+
+
+def _line(request: Request, status: int, request_id: str | None, body: Mapping[str, Any]) -> dict[str, Any]:
+    from oxillama.server.exchange import new_id
+
+    response = {"status_code": status, "request_id": request_id, "body": body}
+    return {"id": new_id("batch_req_"), "custom_id": request.id, "response": response, "error": None}
+
+
+def _scope(url: str) -> dict[str, Any]:
+    """An ASGI request to a server of this machine."""
+    return {
+        "type": "http", "method": "POST", "path": url, "raw_path": url.encode(), "query_string": b"", "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")], "http_version": "1.1",
+        "scheme": "http", "client": None, "server": ("localhost", 80),
+    }  # fmt: skip
+
+
+def _keep(journal: Journal, report: Report, shown: Rows, request: Request, line: dict[str, Any]) -> None:
+    journal.add(request.id, request.digest, line, failed=line["response"]["status_code"] >= 400)
+    n_tokens = (line["response"]["body"].get("usage") or {}).get("completion_tokens", 0)
+    report.n_done += 1
+    report.n_tokens += n_tokens
+    shown.add(n_tokens)
+
+
+def _write(source: str, output: str, journal: Journal, report: Report) -> None:
+    """Writes all answers, in the order of the requests."""
+    with atomic_file(Path(output)) as file:
+        for request in islice(read_requests(source), report.n_rows):
+            line = journal.value(request.id)
+            error = line["response"]["body"].get("error") if line["response"]["status_code"] >= 400 else None
+            if error:
+                report.failed(request.id, str(error.get("code")), str(error.get("message")))
+            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")

@@ -1,0 +1,381 @@
+"""`oxillama batch`: files of requests and of rows, stopped at any moment, and gone on with to the same bits."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import oxillama as ox
+import oxillama.data as oxd
+from oxillama.cli import main
+from oxillama.data.journal import Journal
+from oxillama.data.request_job import answer_file
+from oxillama.data.table_job import map_file
+from oxillama.server import ServerConfig, create_app
+from tests.server.client import Client
+
+ANIMALS = ["cat", "bear", "", "little fox, who sang", 'a "wise" owl', "hen"]
+TEXT = "Once there was a {animal}"
+SAME = {"max_tokens": 8, "seed": 3}
+FLAGS = ["-n", "8", "--seed", "3", "-t", "1"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"n": i, "animal": animal or None} for i, animal in enumerate(ANIMALS)]
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    quoted = ['"' + row["animal"].replace('"', '""') + '"' if row["animal"] else "" for row in rows]
+    (tmp_path / "in.csv").write_text("n,animal\n" + "".join(f"{i},{cell}\n" for i, cell in enumerate(quoted)))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def alone(engine):
+    return [engine.generate(TEXT.format(animal=one), **SAME).text if one else None for one in ANIMALS]
+
+
+def mapper(engine, **options):
+    return oxd.Generate(engine, template=TEXT, on_error="column", **{**SAME, **options})
+
+
+def read(path):
+    with open(path) as file:
+        return [json.loads(line) for line in file]
+
+
+def answers(path):
+    return [row["answer"] for row in read(path)]
+
+
+def request(name, url="/v1/completions", method="POST", **body):
+    return {"custom_id": name, "method": method, "url": url, "body": body}
+
+
+def write(path, lines):
+    with open(path, "w") as file:
+        file.write("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+
+
+# ---- rows of tables
+
+
+@pytest.mark.parametrize("given", ["in.csv", "in.jsonl"])
+def test_rows_of_text_files(folder, alone, given, capsys):
+    assert main(["batch", given, "out.jsonl", "--template", TEXT, "--details", *FLAGS]) == 0
+    found = read("out.jsonl")
+    assert [row["answer"] for row in found] == alone
+    assert [row["animal"] for row in found] == [one or None for one in ANIMALS]
+    assert [row["answer_finish_reason"] for row in found] == ["length" if one else None for one in ANIMALS]
+    assert sorted(os.listdir()) == ["in.csv", "in.jsonl", "out.jsonl"]
+    assert "6 of 6 rows" in capsys.readouterr().err
+    assert main(["batch", given, "out.csv", "--template", TEXT, "--output-column", "said", *FLAGS]) == 0
+    import csv
+
+    with open("out.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["said"] or None for row in rows] == alone
+    assert [row["animal"] for row in rows] == ANIMALS
+
+
+def test_parquet_keeps_its_types_and_gets_structs(folder, engine):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    table = pa.table({"n": pa.array([1, 2], pa.int16()), "p": ["A person: ", None]})
+    pq.write_table(table, "in.parquet")
+    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 4}}, "required": ["name"]}
+    flags = ["--prompt-column", "p", "--json-schema", json.dumps(schema), "-n", "40", "--seed", "3", "-t", "1"]
+    assert main(["batch", "in.parquet", "out.parquet", *flags]) == 0
+    found = pq.read_table("out.parquet")
+    expected = oxd.Generate(engine, prompt="p", json_schema=schema, max_tokens=40, seed=3, on_error="column")(table)
+    assert found.schema == expected.schema
+    assert found == expected
+    assert main(["batch", "in.csv", "of_csv.parquet", "--template", TEXT, *FLAGS]) == 0
+    assert pq.read_table("of_csv.parquet")["n"].to_pylist() == [str(i) for i in range(6)]
+    assert main(["batch", "in.jsonl", "of_json.parquet", "--template", TEXT, *FLAGS]) == 0
+    assert pq.read_table("of_json.parquet")["n"].to_pylist() == list(range(6))
+
+
+def test_a_limited_job_goes_on_without_doing_anything_twice(folder, engine, alone):
+    report = map_file(mapper(engine), "in.jsonl", "out.jsonl", limit=2)
+    assert (report.n_rows, report.n_done, report.n_before, report.whole) == (2, 2, 0, True)
+    assert answers("out.jsonl") == alone[:2]
+    report = map_file(mapper(engine), "in.jsonl", "out.jsonl")
+    assert (report.n_rows, report.n_done, report.n_before, report.whole) == (6, 4, 2, True)
+    assert answers("out.jsonl") == alone
+    assert not os.path.exists("out.jsonl.partial")
+    report = map_file(mapper(engine), "in.jsonl", "out.jsonl")
+    assert (report.n_done, report.n_before, report.whole) == (0, 6, True)
+
+
+def test_a_cancelled_job_keeps_what_is_finished_and_goes_on_to_the_same_bits(folder, engine, alone):
+    token, told = ox.CancelToken(), []
+
+    def tell(n, total):
+        told.append((n, total))
+        if n == 3:
+            token.cancel()
+
+    report = map_file(mapper(engine, max_in_flight=2), "in.jsonl", "out.jsonl", cancel=token, progress=tell)
+    assert not report.whole
+    assert 3 <= report.n_done < 6
+    assert not os.path.exists("out.jsonl")
+    before = report.n_done
+    report = map_file(mapper(engine), "in.jsonl", "out.jsonl", progress=lambda *n: told.append(n))
+    assert (report.n_before, report.n_done, report.whole) == (before, 6 - before, True)
+    assert told == [(i, 6) for i in range(1, 7)]
+    assert answers("out.jsonl") == alone
+
+
+def test_a_row_that_changed_is_computed_again(folder, engine, alone):
+    map_file(mapper(engine), "in.jsonl", "out.jsonl", limit=3)
+    rows = read("in.jsonl")
+    rows[0]["animal"], rows[1]["n"] = "hen", 77  # of which the prompt has only the first
+    write("in.jsonl", rows)
+    report = map_file(mapper(engine), "in.jsonl", "out.jsonl")
+    assert (report.n_before, report.n_done) == (2, 4)
+    assert answers("out.jsonl") == [alone[5], *alone[1:]]
+
+
+def test_failed_rows_are_told_and_tried_again(folder, engine, capsys):
+    write("in.jsonl", [{"p": "a"}, {"p": "cat " * 9000}, {"p": 7}])
+    assert main(["batch", "in.jsonl", "out.jsonl", "--prompt-column", "p", *FLAGS]) == 1
+    said = capsys.readouterr().err
+    assert "1 failed with ContextOverflowError, such as row 1: " in said
+    assert "1 failed with ConfigError, such as row 2: " in said
+    found = read("out.jsonl")
+    assert [row["answer"] is None for row in found] == [False, True, True]
+    assert found[1]["answer_error"].startswith("ContextOverflowError: ")
+    one = oxd.Generate(engine, prompt="p", on_error="column", **SAME)
+    os.remove("out.jsonl")
+    assert map_file(one, "in.jsonl", "out.jsonl", limit=2).errors == {"ContextOverflowError": 1}
+    assert map_file(one, "in.jsonl", "out.jsonl", limit=2).n_done == 0
+    assert map_file(one, "in.jsonl", "out.jsonl", limit=2, again=True).n_done == 1
+
+
+def test_what_a_killed_process_left_is_whole_lines(folder, engine, alone):
+    map_file(mapper(engine), "in.jsonl", "out.jsonl", limit=4)
+    with open("out.jsonl.partial", "ab") as file:
+        file.write(b'{"key": 4, "digest": "0123", "fai')  # cut off
+    report = map_file(mapper(engine), "in.jsonl", "out.jsonl")
+    assert (report.n_before, report.n_done) == (4, 2)
+    assert answers("out.jsonl") == alone
+
+
+@pytest.mark.parametrize(("options", "name"), [({"seed": 4}, "seed"), ({"template": "A {animal}"}, "template")])
+def test_a_job_with_other_settings_is_another(folder, engine, options, name):
+    map_file(mapper(engine), "in.jsonl", "out.jsonl", limit=2)
+    given = {"template": TEXT, "on_error": "column", **SAME, **options}
+    with pytest.raises(ox.ConfigError, match=f"another {name}: give what that had"):
+        map_file(oxd.Generate(engine, **given), "in.jsonl", "out.jsonl")
+    quicker = oxd.Generate(engine, **{**given, **SAME, "template": TEXT}, draft="lookup")
+    assert map_file(quicker, "in.jsonl", "out.jsonl").n_before == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        ("a.csv", "a,b\n1\n", "line 2 has 1 cells, and there are 2"),
+        ("a.csv", "a,a\n1,2\n", "2 columns 'a'"),
+        ("a.csv", 'a\n"b', "line 3 can't be read"),
+        ("a.csv", "b\n1\n", "row 0 has no column 'a'"),
+        ("a.jsonl", '{"a": "x"}\n[1]\n', "line 2 must be an object"),
+        ("a.jsonl", '{"a": "x"}\n{"a"\n', "line 2 is no JSON"),
+        ("a.jsonl", '{"a": "x"}\n{"b": 1}\n', "row 1 has no column 'a'"),
+        ("a.jsonl", '{"a": "x", "answer": 1}\n', "has a column 'answer' already"),
+        ("a.parquet", "PAR", "is no Parquet file"),
+        ("a.txt", "a", "must end in one of .parquet, .csv"),
+    ],
+)
+def test_files_that_cannot_be_read(folder, engine, name, text, match):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    (folder / name).write_text(text)
+    one = oxd.Generate(engine, prompt="a", on_error="column", max_tokens=1)
+    with pytest.raises(ox.ConfigError, match=match):
+        map_file(one, name, "out.jsonl")
+    assert not os.path.exists("out.jsonl")
+
+
+def test_outputs_that_are_there_already(folder, engine):
+    write("out.jsonl", [{"a": 1}])
+    with pytest.raises(ox.ConfigError, match="is there already, with 1 rows, and 6 are wanted"):
+        map_file(mapper(engine), "in.jsonl", "out.jsonl")
+    with pytest.raises(ox.ConfigError, match="must end in"):
+        map_file(mapper(engine), "in.jsonl", "out.xlsx")
+    write("out.csv.partial", ["something else"])
+    with pytest.raises(ox.ConfigError, match=r"out.csv.partial is no record of a job"):
+        map_file(mapper(engine), "in.jsonl", "out.csv")
+    with Journal("b.jsonl.partial", {}), pytest.raises(ox.ConfigError, match="in use"):
+        map_file(mapper(engine), "in.jsonl", "b.jsonl")
+
+
+# ---- requests
+
+
+REQUESTS = [
+    request("c", "/v1/chat/completions", messages=[{"role": "user", "content": "A cat?"}], max_tokens=8, seed=1),
+    request("t", prompt="Once", max_tokens=8, seed=2, logprobs=1),
+    request("e", "/v1/embeddings", input=["a cat", "b"], encoding_format="float"),
+    request("n", prompt="Once", max_tokens=4, n=3, temperature=0),
+]
+BAD = [
+    request("s", prompt="a", stream=True),
+    request("u", prompt="a", max_tokns=3),
+    request("m", prompt="a", model="x"),
+]
+
+
+def without_ids(body):
+    return {name: value for name, value in body.items() if name not in ("id", "created")}
+
+
+def test_requests_are_answered_as_the_server_answers_them(folder, engine, capsys):
+    write("in.jsonl", REQUESTS + BAD)
+    assert main(["batch", "in.jsonl", "out.jsonl", "-t", "1"]) == 1
+    lines = read("out.jsonl")
+    assert [line["custom_id"] for line in lines] == [one["custom_id"] for one in REQUESTS + BAD]
+    client = Client(create_app({"oxillama-default": engine}, ServerConfig()))
+    for line, sent in zip(lines, REQUESTS + BAD, strict=True):
+        assert line.keys() == {"id", "custom_id", "response", "error"}
+        assert line["id"].startswith("batch_req_")
+        assert line["error"] is None
+        if sent["custom_id"] != "s":
+            answer = client.post(sent["url"], sent["body"])
+            assert line["response"]["status_code"] == answer.status
+            assert without_ids(line["response"]["body"]) == without_ids(answer.json)
+    assert [line["response"]["status_code"] for line in lines] == [200] * 4 + [400, 400, 404]
+    assert [line["response"]["body"]["error"]["param"] for line in lines[4:]] == ["stream", "max_tokns", "model"]
+    said = capsys.readouterr().err
+    assert "1 failed with model_not_found, such as m: " in said
+
+
+def test_a_model_may_have_more_names(folder, capsys):
+    write("in.jsonl", [request("a", prompt="a", model="gpt-4o", max_tokens=1)])
+    assert main(["batch", "in.jsonl", "out.jsonl", "-t", "1", "--served-model-name", "gpt-4o"]) == 0
+    assert read("out.jsonl")[0]["response"]["body"]["model"] == "gpt-4o"
+
+
+def test_requests_go_on_where_they_stopped(folder, engine):
+    write("in.jsonl", REQUESTS)
+    report = answer_file(engine, "in.jsonl", "out.jsonl", limit=2)
+    assert (report.n_rows, report.n_done, report.whole) == (2, 2, True)
+    first = read("out.jsonl")
+    report = answer_file(engine, "in.jsonl", "out.jsonl")
+    assert (report.n_before, report.n_done, report.whole) == (2, 2, True)
+    assert read("out.jsonl")[:2] == first
+    # with more of them afterwards, some of which failed, and one that changed
+    write("in.jsonl", [*REQUESTS[1:], *BAD[1:2]])
+    assert answer_file(engine, "in.jsonl", "out.jsonl").n_done == 1
+    assert read("out.jsonl")[0] == first[1]
+    assert answer_file(engine, "in.jsonl", "out.jsonl").n_done == 0
+    assert answer_file(engine, "in.jsonl", "out.jsonl", again=True).n_done == 1
+    assert not os.path.exists("out.jsonl.partial")
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        ("{", "line 2 is no JSON"),
+        ("[1]", "line 2 must be an object"),
+        (request(""), None),
+        ({"custom_id": "x"}, "line 2: method must be a text"),
+        (request("x", method="GET"), "line 2: method and url must be POST"),
+        (request("x", "/v1/files"), "line 2: method and url must be POST and one of /v1/chat/completions"),
+        ({**request("x"), "body": "text"}, "line 2: body must be an object"),
+        ({**request("x"), "more": 1}, "line 2: 'more' is not known"),
+        (request("t"), "line 2: custom_id 't' is there twice"),
+    ],
+)
+def test_lines_that_are_no_requests_are_found_before_anything_is_computed(folder, engine, line, match):
+    write("in.jsonl", [REQUESTS[1], line])
+    if match is None:
+        assert answer_file(engine, "in.jsonl", "out.jsonl").errors
+        return
+    with pytest.raises(ox.ConfigError, match=match):
+        answer_file(engine, "in.jsonl", "out.jsonl")
+    assert sorted(os.listdir()) == ["in.csv", "in.jsonl"]
+
+
+def test_an_output_without_answers_stays(folder, engine):
+    write("in.jsonl", REQUESTS)
+    write("out.jsonl", [{"a": 1}])
+    with pytest.raises(ox.ConfigError, match="its line 1 is no answer"):
+        answer_file(engine, "in.jsonl", "out.jsonl")
+    assert read("out.jsonl") == [{"a": 1}]
+    assert not os.path.exists("out.jsonl.partial")
+
+
+def test_answers_that_cannot_be_kept_end_the_job(folder, engine, monkeypatch):
+    write("in.jsonl", REQUESTS)
+
+    def full(*ignored, **more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Journal, "add", full)
+    with pytest.raises(OSError, match="No space left"):
+        answer_file(engine, "in.jsonl", "out.jsonl")
+    assert not os.path.exists("out.jsonl")
+    assert asyncio.run(asyncio.sleep(0, "other loops run")) == "other loops run"
+
+
+# ---- the command
+
+
+@pytest.mark.parametrize(
+    ("flags", "match"),
+    [
+        (["in.csv", "out.csv"], "in.csv has no requests"),
+        (["in.csv", "out.csv", "--prompt-column", "animal", "--served-model-name", "x"], "is for requests"),
+        (["in.csv", "out.csv", "--prompt-column", "animal", "--limit", "0"], "--limit must be at least 1"),
+        (["req.jsonl", "out.jsonl", "--temperature", "0"], "--temperature is for rows of a table"),
+        (["req.jsonl", "out.jsonl", "--details"], "--details is for rows of a table"),
+        (["no.csv", "out.csv", "--prompt-column", "a"], "no.csv: No such file"),
+        (["in.csv", "", "--prompt-column", "animal"], "OUT is empty"),
+    ],
+)
+def test_wrong_commands(folder, capsys, flags, match):
+    write("req.jsonl", REQUESTS)
+    assert main(["batch", *flags, "-t", "1"]) == 2
+    assert match in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for a child")
+@pytest.mark.parametrize("kind", ["requests", "rows"])
+def test_ctrl_c_loses_nothing_that_was_finished(folder, engine, kind, capsys):
+    n = 100
+    flags = ["-t", "1"]
+    if kind == "rows":
+        write("in.jsonl", [{"p": f"Number {i}:"} for i in range(n)])
+        flags += ["--prompt-column", "p", "-n", "60", "--seed", "1", "--ignore-eos"]
+    else:
+        write("in.jsonl", [request(f"r{i}", prompt="A", max_tokens=60, ignore_eos=True, seed=i) for i in range(n)])
+    command = [sys.executable, "-m", "oxillama", "batch", "in.jsonl", "out.jsonl", *flags]
+    first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and first.poll() is None:
+        if os.path.exists("out.jsonl.partial") and os.path.getsize("out.jsonl.partial") > 2000:
+            break
+        time.sleep(0.01)
+    first.send_signal(signal.SIGINT)
+    said = first.communicate(timeout=60)[1]
+    assert first.returncode == 130, said
+    assert "the same command goes on with the rest" in said
+    n_kept = len(read("out.jsonl.partial")) - 1
+    assert 0 < n_kept < n
+    assert not os.path.exists("out.jsonl")
+    assert main(command[3:]) == 0
+    assert f"{n - n_kept} of {n} rows" in capsys.readouterr().err
+    found = read("out.jsonl")
+    if kind == "rows":
+        own = {"max_tokens": 60, "seed": 1, "ignore_eos": True}
+        expected = engine.generate([f"Number {i}:" for i in range(n)], **own)
+        assert [row["answer"] for row in found] == [one.text for one in expected]
+    else:
+        assert [line["custom_id"] for line in found] == [f"r{i}" for i in range(n)]
