@@ -85,9 +85,12 @@ def _map(
 
 @contextlib.contextmanager
 def _cancelled_by_interrupts() -> Iterator[CancelToken]:
-    """A token that the first Ctrl-C cancels; a second one interrupts as ever."""
+    """A token that the first Ctrl-C cancels; a second one interrupts as ever. Where it is ignored, it stays ignored."""
     token = oxillama.CancelToken()
     before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:  # as shells start commands in the background
+        yield token
+        return
 
     def cancel(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)

@@ -17,7 +17,7 @@ from oxillama.data.frames import ArrowFrame, check_columns
 from oxillama.errors import ConfigError
 from oxillama.gguf.output import atomic_file
 
-__all__ = ["SUFFIXES", "TableFile", "open_table", "write_table"]
+__all__ = ["SUFFIXES", "TableFile", "check_output", "open_table", "write_table"]
 
 SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
 ROWS = 4096  # of a batch of a Parquet file
@@ -78,6 +78,7 @@ class ParquetTable:
             raise ConfigError(f"{path} is no Parquet file: {error}") from None
         self.names: list[str] = self._file.schema_arrow.names
         self.n_rows: int = self._file.metadata.num_rows
+        self.types = {field.name: str(field.type) for field in self._file.schema_arrow}
 
     def rows(self, names: Sequence[str] | None = None) -> Iterator[Row]:
         if names is not None:
@@ -174,6 +175,19 @@ class JsonTable(TextTable):
             yield pa.Table.from_pylist(rows)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise ConfigError(f"{self.path}: its columns have no one type each ({error}): write .jsonl") from None
+
+
+def check_output(path: str, table: TableFile, n_rows: int) -> None:
+    """Raises ConfigError if a file of this name can't hold the rows of a table, before answers to them are computed."""
+    if suffix_of(path) == ".parquet":
+        pyarrow()
+        if isinstance(table, JsonTable):
+            for _ in table.batches(n_rows):  # columns of which each has one type
+                pass
+    elif isinstance(table, ParquetTable):
+        for name, kind in table.types.items():
+            if "binary" in kind or "duration" in kind:
+                raise ConfigError(f"the column {name!r} of type {kind} can't be written to {path}: write .parquet")
 
 
 def write_table(path: str, table: TableFile, n_rows: int, added: Mapping[str, ColumnType], cells_of: CellsOf) -> None:

@@ -212,6 +212,8 @@ def rows_of(frame: Frame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The rows of a frame, each with the cells of these columns. Raises ConfigError for a column that isn't there."""
     check_columns(frame.names, names)
     columns = [frame.column(name) for name in names]
+    if not columns:  # of a template without any
+        return ({} for _ in range(frame.n_rows))
     return (dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True))
 
 

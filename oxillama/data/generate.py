@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 from oxillama.data.columns import FLOAT, INT, JSON, TEXT, Column, ColumnType, Items, check_name, fitted, is_empty
@@ -93,11 +94,13 @@ class Generate(Mapper):
         return {name: Items(kind) for name, kind in found.items()} if self._options.n is not None else found
 
     def cells(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Done]:
-        return (done for _, done in self.outcomes(rows))
+        with closing(self.outcomes(rows)) as found:
+            for _, done in found:
+                yield done
 
     def outcomes(
         self, rows: Iterable[Mapping[str, Any]], *, ordered: bool = True, cancel: CancelToken | None = None
-    ) -> Iterator[tuple[int, Done]]:
+    ) -> Generator[tuple[int, Done], None, None]:
         """`cells`, each with the number of its row; not `ordered`: as they finish.
 
         cancel: when it is cancelled, no more rows are taken; those that are finished come, and no others.

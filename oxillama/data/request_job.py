@@ -10,8 +10,9 @@ import asyncio
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -177,11 +178,7 @@ async def _answer_all(app: App, left: Iterator[Request], keep: Callable[[Request
         for task in tasks:
             task.cancel()
 
-    with ExitStack() as stack:
-        loop = asyncio.get_running_loop()
-        with suppress(ValueError, RuntimeError, NotImplementedError):  # in another thread than the main one
-            loop.add_signal_handler(signal.SIGINT, stop)
-            stack.callback(loop.remove_signal_handler, signal.SIGINT)
+    with _at_interrupt(stop):
         try:
             await asyncio.gather(*tasks)
         except asyncio.CancelledError:
@@ -190,6 +187,21 @@ async def _answer_all(app: App, left: Iterator[Request], keep: Callable[[Request
         finally:
             stop()
             await app.service.close()
+
+
+@contextmanager
+def _at_interrupt(stop: Callable[[], None]) -> Iterator[None]:
+    """Calls `stop` at SIGINT. Other threads than the main one get none; where it is ignored, it stays ignored."""
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as shells start commands in the background
+    if ignored or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
 
 
 async def _answer(app: App, request: Request) -> dict[str, Any]:

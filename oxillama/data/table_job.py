@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from oxillama.data.files import TableFile, open_table, suffix_of, write_table
+from oxillama.data.files import TableFile, check_output, open_table, write_table
 from oxillama.data.generate import Generate
 from oxillama.data.journal import Journal, digest_of
 from oxillama.data.progress import Progress, Rows
@@ -63,9 +63,9 @@ def map_file(
     that the output isn't whole. Raises ConfigError for files and columns that can't be read or written, OSError, and
     what a call of the mapper raises for all rows.
     """
-    suffix_of(output)
     table = open_table(source)
     n_rows = table.n_rows if limit is None else min(limit, table.n_rows)
+    check_output(output, table, n_rows)
     report = Report(n_rows)
     added = mapper.added()
     for name in added:

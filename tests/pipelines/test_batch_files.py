@@ -216,6 +216,20 @@ def test_outputs_that_are_there_already(folder, engine):
         map_file(mapper(engine), "in.jsonl", "b.jsonl")
 
 
+def test_what_the_output_cannot_hold_is_told_before_anything_is_computed(folder, engine):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"animal": ["a"], "b": [b"x"]}), "in.parquet")
+    write("mixed.jsonl", [{"animal": "a", "x": 1}, {"animal": "b", "x": "y"}])
+    for source, output in (("in.parquet", "out.jsonl"), ("in.parquet", "out.csv"), ("mixed.jsonl", "out.parquet")):
+        with pytest.raises(ox.ConfigError, match=r"'b' of type binary can't be written|no one type each"):
+            map_file(mapper(engine), source, output)
+        assert not os.path.exists(f"{output}.partial")
+    assert map_file(mapper(engine), "in.parquet", "out.parquet").whole
+    assert pq.read_table("out.parquet")["b"].to_pylist() == [b"x"]
+
+
 # ---- requests
 
 
@@ -347,7 +361,8 @@ def test_wrong_commands(folder, capsys, flags, match):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for a child")
-@pytest.mark.parametrize("kind", ["requests", "rows"])
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("kind", ["rows", "requests"])
 def test_ctrl_c_loses_nothing_that_was_finished(folder, engine, kind, capsys):
     n = 100
     flags = ["-t", "1"]

@@ -1,11 +1,13 @@
 """Generate: what `engine.generate` and `engine.chat` give for each row alone, in every kind of table and batch."""
 
+import json
 import pickle
 
 import pytest
 
 import oxillama as ox
 import oxillama.data as oxd
+from tests.fakes import assert_idle
 from tests.pipelines.tables import KINDS, cells, made, names
 
 ANIMALS = ["cat", "bear", None, "", "little fox", "bird who sang"]
@@ -62,6 +64,7 @@ def test_map_takes_batches_as_it_needs_them(alone):
     assert found == [[], *[[None, alone[0]]] * 2] * 3
     assert len(taken) < 30
     results.close()
+    assert_idle(generate(template=TEXT).engine)
 
 
 def test_prompts_may_be_columns_of_text_or_token_ids(engine):
@@ -113,8 +116,6 @@ def test_choices(engine):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_schema_makes_structs(engine, kind):
-    import json
-
     mapper = generate(prompt="p", json_schema=PERSON, max_tokens=60, seed=1)
     found = mapper(made(kind, {"p": ["A person: ", None]}))
     own = json.loads(engine.generate("A person: ", json_schema=PERSON, max_tokens=60, seed=1).text)
@@ -168,7 +169,44 @@ def test_options_of_chat_and_of_its_rows(engine):
     assert mapper({"m": [messages] * 2, "s": [1, 2]})["answer"] == own
 
 
+def test_calls_of_tools_are_a_column_of_json(engine):
+    city = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": city}}]
+    options = {"tools": tools, "tool_choice": "weather", "tool_format": "hermes", "max_tokens": 100, "seed": 1}
+    messages = [{"role": "user", "content": "How is the weather in Rome?"}]
+    own = engine.chat(messages, **options)
+    found = generate(messages="m", details=["tool_calls"], **options)({"m": [messages, None]})
+    assert found["answer"] == [own.text, None]
+    assert json.loads(found["answer_tool_calls"][0]) == [call.to_dict() for call in own.tool_calls] != []
+    assert found["answer_tool_calls"][1] is None
+
+
+def test_a_template_without_columns_is_for_every_row(engine):
+    own = engine.generate("Once", **SAME).text
+    for kind in KINDS:
+        assert cells(generate(template="Once", **SAME)(made(kind, {"n": [1, 2]})), "answer") == [own, own]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_without_rows(kind):
+    found = generate(template=TEXT, details=True, **SAME)(made(kind, {"animal": []}))
+    assert names(found) == ["animal", "answer", "answer_finish_reason", "answer_tokens"]
+    assert cells(found, "answer") == []
+
+
 # ---- what goes wrong
+
+
+def test_an_interrupted_call_leaves_the_engine_as_it_was(alone):
+    def interrupt(n, total):
+        if n == 2:
+            raise KeyboardInterrupt
+
+    mapper = generate(template=TEXT, progress=interrupt, **SAME)
+    with pytest.raises(KeyboardInterrupt):
+        mapper({"animal": ANIMALS})
+    assert_idle(mapper.engine)
+    assert generate(template=TEXT, **SAME)({"animal": ANIMALS})["answer"] == alone
 
 
 def test_a_row_that_fails_is_raised_with_its_place():

@@ -8,6 +8,7 @@ from contextlib import closing
 import numpy as np
 
 import oxillama as ox
+import oxillama.data as oxd
 from oxillama.core.options import read_options
 from oxillama.grammar.automaton import Vocabulary
 from tests.chat.templates import OPENED
@@ -163,6 +164,15 @@ def conversation(engine, i):
     return said, rest
 
 
+def mapped(engine, i):
+    """Rows with seeds and lengths of their own, and their vectors."""
+    own = {"seed": oxd.col("s"), "max_tokens": oxd.col("n"), "details": ["token_ids"], "ignore_eos": True}
+    batches = [{"p": [prompt, None], "s": [i, i], "n": [4 + i % 3, 1]} for prompt in PROMPTS]
+    found = [batch["answer_token_ids"] for batch in oxd.Generate(engine, prompt="p", **own).map(batches)]
+    vectors = oxd.Embed(engine, input="p")({"p": PROMPTS[: i % 4 + 1]})["vector"]
+    return found, [vector.tobytes() for vector in vectors]
+
+
 def numbers(engine, i):
     """What only must not fail: it tells of the moment."""
     engine.metrics_snapshot()
@@ -233,6 +243,7 @@ def every_call(engine, adapter, beside):
         "reasoning": lambda i: answered(engine, i),
         "conversation": of(conversation),
         "batch": lambda i: [ids(c) for c in engine.batch(PROMPTS, seed=i, max_in_flight=2, **DRAWN)],
+        "tables": of(mapped),
         "beams": lambda i: [b.token_ids for b in engine.beam_search(PROMPTS[i % 4], beam_width=2, max_new_tokens=5)],
         "saved beams": of(search_saved_in_the_middle),
         "session": of(session),
