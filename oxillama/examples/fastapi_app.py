@@ -63,7 +63,8 @@ async def verdict(review: Review, engine: Model) -> Verdict:
         raise HTTPException(413, str(error)) from None
     if answer.finish_reason != "stop":
         raise HTTPException(504, f"no answer: {answer.finish_reason}")
-    return Verdict.model_validate_json(answer.text)
+    checked: Verdict = Verdict.model_validate_json(answer.text)
+    return checked
 
 
 @app.post("/story")
