@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 from oxillama._util.json_values import fields_as_json
+from oxillama._util.notebook import html_table
 from oxillama.errors import ConfigError
 
 __all__ = [
@@ -175,6 +176,29 @@ class MetricsSnapshot:
         Prometheus doesn't allow or that is used here already.
         """
         return exposition(((f, getattr(self, f.field)) for f in FAMILIES), labels or {}, openmetrics=openmetrics)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: requests, tokens, speeds, caches and memory in a few lines."""
+        return html_table(_shown(self))
+
+
+def _shown(m: MetricsSnapshot) -> Iterator[tuple[str, str]]:
+    """Rows of a snapshot's table."""
+    ended = ", ".join(f"{n} {reason}" for reason, n in m.finished.items() if n)
+    yield "requests", f"{m.running} running, {m.waiting} waiting, {sum(m.finished.values())} ended ({ended or 'none'})"
+    found = m.prefix_hits / m.prefix_queries if m.prefix_queries else 0.0
+    yield "prompt tokens", f"{m.prompt_tokens:,}, {found:.0%} of those looked up found in the prefix cache"
+    yield "generated tokens", f"{m.generation_tokens:,}"
+    if m.prefill_seconds:
+        yield "prompts", f"{m.prefill_tokens / m.prefill_seconds:,.0f} tokens/s"
+    if m.decode_seconds:
+        yield "decoding", f"{m.generation_tokens / m.decode_seconds:,.1f} tokens/s"
+    yield "first token", f"{m.time_to_first_token.mean:.3f} s, mean of {m.time_to_first_token.count:,}"
+    if m.spec_drafted:
+        yield "drafts", f"{m.spec_accepted / m.spec_drafted:.0%} of {m.spec_drafted:,} tokens accepted"
+    yield "KV blocks", f"{m.kv_cache_usage:.0%} of {m.kv_blocks:,} used, {m.preemptions:,} preemptions"
+    n_bytes = m.weights_bytes + m.kv_bytes_used + m.kv_bytes_cached + m.recurrent_bytes + m.workspace_bytes
+    yield "memory", f"{n_bytes / 2**20:,.0f} MiB, {m.weights_bytes / 2**20:,.0f} of them weights"
 
 
 def _snapshot_of(values: Mapping[str, Any]) -> MetricsSnapshot:

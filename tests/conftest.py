@@ -4,6 +4,7 @@ import pytest
 
 from tests import hub as stand_in
 from tests.lora import shipped
+from tests.ray import cluster
 
 
 @pytest.fixture
@@ -11,6 +12,20 @@ def hub():
     """The address of a stand-in for the Hub."""
     with stand_in.serving() as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def ray():
+    """Ray, connected to two nodes."""
+    with cluster.two_nodes() as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def ray_serve(ray):
+    """(Ray Serve, the port on which it listens)."""
+    with cluster.serving() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

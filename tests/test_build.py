@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = Path(oxillama.__file__).parent
 SERVER = PACKAGE / "server"
 DATA = PACKAGE / "data"
+RAY = PACKAGE / "ray"
+EXAMPLES = PACKAGE / "examples"
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTENSIONS = sorted(PACKAGE.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"))
 
@@ -250,7 +252,7 @@ def test_dependencies_are_few():
 def test_every_import_is_a_declared_dependency():
     """huggingface_hub comes with tokenizers; the drop-in asks for packages of callers that want their objects."""
     declared = names(SETTINGS["project"]["dependencies"])
-    found = third_party_imports(p for p in PACKAGE.rglob("*.py") if not {SERVER, DATA} & {*p.parents})
+    found = third_party_imports(p for p in PACKAGE.rglob("*.py") if not {SERVER, DATA, RAY, EXAMPLES} & {*p.parents})
     assert {"numpy", "tokenizers", "jinja2"} <= found <= declared | {"huggingface_hub", "openai", "transformers"}
     compat = third_party_imports((PACKAGE / "compat").rglob("*.py"))
     assert {"openai", "transformers"} <= compat
@@ -262,10 +264,27 @@ def test_the_server_imports_what_its_extra_brings():
     assert extra <= third_party_imports(SERVER.rglob("*.py")) <= declared
 
 
+def test_the_examples_import_what_their_extra_brings():
+    """pydantic comes with fastapi, and ray has an extra of its own."""
+    extras = SETTINGS["project"]["optional-dependencies"]
+    declared = names(extras["examples"] + extras["ray"])
+    found = third_party_imports(EXAMPLES.rglob("*.py")) - names(SETTINGS["project"]["dependencies"])
+    assert "fastapi" in found
+    assert found <= declared | {"pydantic"}
+
+
 def test_tables_import_what_their_extras_bring():
     extras = SETTINGS["project"]["optional-dependencies"]
-    declared = names(SETTINGS["project"]["dependencies"] + extras["data"] + extras["tables"])
-    assert {"pyarrow", "pandas", "polars"} <= third_party_imports(DATA.rglob("*.py")) <= declared
+    named = [need for name in ("data", "tables", "ray", "daft", "spark") for need in extras[name]]
+    declared = names(SETTINGS["project"]["dependencies"] + named)
+    found = third_party_imports(DATA.rglob("*.py"))
+    assert {"pyarrow", "pandas", "polars", "ray", "daft", "pyspark"} <= found <= declared
+
+
+def test_clusters_import_what_their_extra_brings():
+    assert third_party_imports(RAY.rglob("*.py")) == names(SETTINGS["project"]["optional-dependencies"]["ray"]) - {
+        "oxillama"
+    }
 
 
 def test_extras_that_the_instructions_name():

@@ -16,7 +16,7 @@ CLAUSE = re.compile(r"(Who|What|Which|Whoever|From|How|Where)\b")
 PERSON = re.compile(r"\b(?:whoever|somebody|nobody|whom|at hand)\b|(?<!\S)who\b", re.IGNORECASE)
 # Folders whose prose names persons nowhere.
 FINISHED = (
-    "_util", "cli", "core", "drafts", "engine", "gguf", "grammar", "kernels", "kv_cache", "lora", "models",
+    "_util", "cli", "core", "drafts", "engine", "examples", "gguf", "grammar", "kernels", "kv_cache", "lora", "models",
     "chat", "data", "offload", "sampling", "scheduling", "server", "shipped", "snapshot", "speculative", "tokenizer",
 )  # fmt: skip
 QUOTED = re.compile(r'(?s)r?"""(.*?)"""')

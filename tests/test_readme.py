@@ -1,15 +1,18 @@
 """Claims of the READMEs, as far as they can be checked: commands, lists, links, and the examples, which run."""
 
 import builtins
+import json
 import re
 import shlex
 import shutil
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 import oxillama
 from oxillama import errors
+from oxillama.cli import main
 from oxillama.cli.arguments import make_parser
 from oxillama.config import field_names
 from oxillama.core.loading import shipped_draft, shipped_model
@@ -28,7 +31,7 @@ TEXTS = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in [
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "csrc/README.md")),
-        *(path for folder in ("oxillama", "asv_benchmarks", "tests") for path in (ROOT / folder).rglob("README.md")),
+        *(path for folder in ("oxillama", "asv_benchmarks", "tests") for path in (ROOT / folder).rglob("*.md")),
     ]
 }
 README = TEXTS["README.md"]
@@ -155,8 +158,34 @@ def test_examples_run(document, files, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OXILLAMA_CACHE", str(tmp_path / "cache"))
     variables = {}
     for line, source in blocks(TEXTS[document], "python"):
+        if CLUSTER.search(source):
+            continue
         exec(compile("\n" * line + source, document, "exec", dont_inherit=True), variables)
     RESULTS.get(document, lambda variables, printed: None)(variables, capsys.readouterr().out)
+
+
+# What a block begins with that starts processes of Ray.
+CLUSTER = re.compile(r"^(?:import|from) ray\b", re.MULTILINE)
+ON_CLUSTERS = [name for name, text in TEXTS.items() if any(CLUSTER.search(code) for _, code in blocks(text, "python"))]
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("document", ON_CLUSTERS)
+def test_examples_on_clusters_run(document, files, tmp_path, monkeypatch, capsys, ray_serve):
+    """On two nodes of this machine."""
+    module, port = ray_serve
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    variables = {}
+    for _, source in blocks(TEXTS[document], "python"):
+        if CLUSTER.search(source):
+            exec(compile(source, document, "exec", dont_inherit=True), variables)
+    assert re.search(r"'label': ' (good|bad)'", capsys.readouterr().out)
+    if "serve_app" in variables:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=60) as answer:
+            assert json.load(answer)["data"][0]["id"] == "tiny"
+        module.delete("default")
 
 
 def first_example(variables, printed):
@@ -187,6 +216,23 @@ def test_commands_are_understood(document):
         for command in source.splitlines():
             if (words := shlex.split(command, comments=True))[:1] == ["oxillama"]:
                 make_parser().parse_args(words[1:])
+
+
+@pytest.mark.parametrize("document", [name for name, text in TEXTS.items() if blocks(text, "toml")])
+def test_settings_are_understood(document, files, tmp_path, monkeypatch, capsys):
+    """Those of the server; files that they name are here."""
+    monkeypatch.chdir(tmp_path)
+    for line, source in blocks(TEXTS[document], "toml"):
+        for name in re.findall(r'"([\w-]+\.gguf)"', source):
+            shutil.copy(files / (name if name == "pirate.gguf" else "model.gguf"), tmp_path / name)
+        (tmp_path / f"{line}.toml").write_text(source)
+        assert main(["serve", "--config", f"{line}.toml", "--check-config"]) == 0
+        assert "gpt-4o-mini" in capsys.readouterr().out
+
+
+def test_every_block_of_code_is_of_a_kind_that_is_tested():
+    kinds = {kind for text in TEXTS.values() for kind in re.findall(r"^```(\w+)", text, re.MULTILINE)}
+    assert kinds == {"python", "sh", "toml", "diff"}
 
 
 @pytest.mark.parametrize("name", sorted({n for text in TEXTS.values() for n in re.findall(r"\box\.(\w+)", text)}))

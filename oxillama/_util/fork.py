@@ -141,8 +141,8 @@ if hasattr(os, "register_at_fork"):
 
 PACKAGE = __name__.partition(".")[0]
 ENGINE = f"{PACKAGE}.core.loading"
-# Programs, which don't fork.
-PROGRAMS = (f"{PACKAGE}.cli", f"{PACKAGE}.__main__", f"{PACKAGE}.models.__main__")
+# Programs, and the deployments of Ray, which don't fork.
+PROGRAMS = tuple(f"{PACKAGE}.{name}" for name in ("cli", "__main__", "examples", "models.__main__", "ray"))
 
 # Modules of other packages that templates and compressed snapshots import late.
 OTHERS = ("encodings.unicode_escape", "compression.zstd", "zstandard", "jinja2.debug")

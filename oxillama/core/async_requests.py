@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, cast
 
+from oxillama._util.notebook import LiveText
 from oxillama._util.pickling import stays_here
 from oxillama.core.batch import NO_SNAPSHOT, BatchRunner
 from oxillama.core.engine_core import EngineCore
@@ -144,6 +145,15 @@ class AsyncChunks:
             self._leave()
             raise StopAsyncIteration
         return found[1]
+
+    async def show(self) -> None:
+        """`Chunks.show`: reads all chunks, and shows their text as it comes."""
+        live = LiveText()
+        try:
+            async for chunk in self:
+                live.push((chunk.index, chunk.reasoning, chunk.text))
+        finally:
+            live.end()
 
     async def snapshot(self, path: Any = None, **options: Any) -> bytes | None:
         """Saves the request as it is now, in another thread; it is begun if it was not yet. See `Chunks.snapshot`."""

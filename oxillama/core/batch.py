@@ -371,7 +371,7 @@ class _Show:
         self._tell = progress if callable(progress) else None
         self._bar: Any = None
         if progress is True:
-            from tqdm import tqdm  # type: ignore[import-untyped]
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]  # a widget in notebooks
 
             self._bar = tqdm(total=total, unit="prompt")
 

@@ -1,10 +1,12 @@
 """Results: completions, chunks, hypotheses and their timings."""
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from oxillama._util.json_values import fields_as_json
+from oxillama._util.notebook import html_table, html_text, probability_bars
 from oxillama._util.pickling import stays_here
 from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall
 from oxillama.chat.message import ChatMessage, ToolCallDelta
@@ -239,6 +241,28 @@ class Completion:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: the text, how it ended, tokens and times; with log-probabilities, their picture."""
+        return html_table(_shown(self))
+
+
+def _shown(completion: Completion) -> Iterator[tuple[str, str]]:
+    """Rows of a completion's table."""
+    yield "text", html_text(completion.text)
+    if completion.reasoning:
+        yield "reasoning", html_text(completion.reasoning)
+    if completion.tool_calls:
+        yield "calls", "".join(html_text(call.raw) for call in completion.tool_calls)
+    reason = completion.finish_reason
+    yield "ended by", html_text(reason if completion.stop_reason is None else f"{reason}: {completion.stop_reason!r}")
+    usage, times = completion.usage, completion.timings
+    yield "tokens", f"{usage.prompt_tokens} ({usage.cached_tokens} cached) + {usage.completion_tokens}"
+    speed = (usage.completion_tokens - 1) / times.decode_seconds if times.decode_seconds else 0.0
+    after = f", then {speed:.1f} tokens/s" if speed > 0 else ""
+    yield "time", f"{times.time_to_first_token:.3f} s to the first token{after}"
+    if completion.logprobs:
+        yield "probability", probability_bars([(token.text, token.logprob) for token in completion.logprobs])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from types import GeneratorType
 from typing import Any, TypeVar, cast
 
 from oxillama._util.checks import check_int
+from oxillama._util.notebook import LiveText
 from oxillama._util.pickling import stays_here
 from oxillama._util.places import Path
 from oxillama.chat.calls import AnyToolCall
@@ -74,6 +75,18 @@ class Chunks(Generator[Chunk, None, None]):
                 "another thread reads this stream already: chunks are for one thread at a time, and a cancel_token "
                 "ends a stream from any thread"
             )
+
+    def show(self) -> None:
+        """Reads all chunks and shows their text as it comes: in a notebook in place, elsewhere on standard output.
+
+        Raises what reading raises; what came until then stays shown.
+        """
+        live = LiveText()
+        try:
+            for chunk in self:
+                live.push((chunk.index, chunk.reasoning, chunk.text))
+        finally:
+            live.end()
 
     def snapshot(
         self, path: Path | None = None, *, index: int | None = None, base: Path | None = None, compress: bool = False,

@@ -7,8 +7,9 @@
 
 from oxillama.data.columns import Column, col
 from oxillama.data.embed import Embed
+from oxillama.data.frameworks import daft, ray_processor
 from oxillama.data.generate import Generate
 from oxillama.data.mapper import Mapper
 from oxillama.data.rerank import Rerank
 
-__all__ = ["Column", "Embed", "Generate", "Mapper", "Rerank", "col"]
+__all__ = ["Column", "Embed", "Generate", "Mapper", "Rerank", "col", "daft", "ray_processor"]

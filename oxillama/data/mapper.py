@@ -13,6 +13,7 @@ from oxillama._util.lazy import lazy
 from oxillama.data.columns import TEXT, Cells, ColumnType, check_name
 from oxillama.data.engines import EngineSource
 from oxillama.data.frames import Frame, frame_of, is_lazy, rows_of, with_types
+from oxillama.data.frameworks import of_ray, pandas_udf
 from oxillama.data.progress import Progress, Rows, check_progress
 from oxillama.errors import ConfigError, EngineClosedError
 
@@ -139,6 +140,28 @@ class Mapper(ABC):
         Raises ConfigError for others.
         """
         return with_types(schema, self.added())
+
+    def ray(
+        self, *, concurrency: int | tuple[int, int] = 1, num_cpus: float = 1, batch_size: int = 256, **options: Any
+    ) -> dict[str, Any]:
+        """Keywords of Ray Data's `map_batches`: `ds.map_batches(**mapper.ray(concurrency=4, num_cpus=8))`.
+
+        concurrency: actors, each with an engine of its own; (least, most) lets Ray choose. num_cpus: CPUs that Ray
+        keeps for each, and thereby its threads, unless the engine has a `num_threads`. batch_size: rows that are
+        computed together. options: further ones of `map_batches`, which count before these.
+
+        Raises ConfigError for numbers out of their range.
+        """
+        return of_ray(self, concurrency, num_cpus, batch_size, options)
+
+    def pandas_udf(self, return_type: Any = None) -> Any:
+        """A function of Spark's columns, those of `inputs` in their order: `df.select(mapper.pandas_udf()("text"))`.
+
+        Its value is that of the column that is added, or a struct of all if there are several. return_type: a type of
+        Spark instead of the one that fits. Each Python worker opens the engine once, and goes through its partition
+        with batches of `spark.sql.execution.arrow.maxRecordsPerBatch` rows; its threads are `spark.task.cpus`.
+        """
+        return pandas_udf(self, return_type)
 
     def register(self, connection: Any, name: str, types: Mapping[str, str] | None = None) -> None:
         """Makes it a function of a DuckDB connection: `select answer(text) from t`.

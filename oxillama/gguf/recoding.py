@@ -210,7 +210,7 @@ class _counter:
         self.done, self.total, self.bar = 0, total, None
         self.tell = progress if callable(progress) else None
         if progress is True:
-            from tqdm import tqdm  # type: ignore[import-untyped]
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]  # a widget in notebooks
 
             self.bar = tqdm(total=total, unit="B", unit_scale=True, desc="quantising", leave=False)
 

@@ -1,0 +1,65 @@
+"""Builds the site: python -m tests.site [FOLDER] [--perf FOLDER]
+
+Needs the extra "docs", and no network. A warning of the build, a link that leads nowhere and anything that a page would
+load from another host end it with status 1.
+"""
+
+import argparse
+import importlib.util
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.site.links import faults
+from tests.site.pages import ROOT, navigation, stage
+
+__all__ = ["build"]
+
+PERF = ROOT / "asv_benchmarks/.asv/html"
+
+
+def build(folder: Path, perf: Path | None = None) -> list[str]:
+    """Builds the site into a folder, and returns what is wrong with it. perf: what `asv publish` wrote."""
+    # The theme warns of MkDocs 2, which knows no plugins; the extra "docs" asks for an older one.
+    os.environ.setdefault("DISABLE_MKDOCS_2_WARNING", "true")
+    from mkdocs.commands.build import build as build_site
+    from mkdocs.config import load_config
+
+    with tempfile.TemporaryDirectory() as name:
+        pages = stage(Path(name))
+        if perf is not None:
+            shutil.copytree(perf, Path(name) / "perf")
+        settings = Path(__file__).with_name("mkdocs.yml")
+        config = load_config(
+            str(settings),
+            docs_dir=name,
+            site_dir=str(folder),
+            nav=navigation(pages, perf is not None),
+            strict=True,
+        )
+        config.plugins.on_startup(command="build", dirty=False)
+        try:
+            build_site(config)
+        finally:
+            config.plugins.on_shutdown()
+    return faults(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.site", description="builds the documentation")
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build/site")
+    parser.add_argument("--perf", type=Path, default=PERF, help="folder that `asv publish` wrote, if it is there")
+    a = parser.parse_args()
+    if importlib.util.find_spec("mkdocs") is None:
+        sys.exit("mkdocs is not installed: pip install -e '.[docs]'")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    if found := build(a.folder.resolve(), a.perf if (a.perf / "index.html").exists() else None):
+        sys.exit("\n".join(found))
+    print(f"{a.folder / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main()
