@@ -5,6 +5,8 @@ import json
 import re
 import shlex
 import shutil
+import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -183,9 +185,20 @@ def test_examples_on_clusters_run(document, files, tmp_path, monkeypatch, capsys
             exec(compile(source, document, "exec", dont_inherit=True), variables)
     assert re.search(r"'label': ' (good|bad)'", capsys.readouterr().out)
     if "serve_app" in variables:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=60) as answer:
-            assert json.load(answer)["data"][0]["id"] == "tiny"
+        assert first_model(port) == "tiny"
         module.delete("default")
+
+
+def first_model(port, seconds=60):
+    """Ray Serve's proxy knows an application some time after it runs."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=seconds) as answer:
+                return json.load(answer)["data"][0]["id"]
+        except urllib.error.HTTPError:
+            assert time.monotonic() < until
+            time.sleep(0.2)
 
 
 def first_example(variables, printed):
