@@ -34,7 +34,16 @@ def port(ray_serve):
     """Two replicas, one on each node, since each needs both CPUs of one."""
     module, port = ray_serve
     module.run(serve_app(num_replicas=2, num_cpus=2, name="tiny", context_size=1024, server={"max_body": 1 << 16}))
+    wait_for(port, "/health")
     return port
+
+
+def wait_for(port, path):
+    """Ray Serve's proxy knows an application some time after it runs."""
+    until = time.monotonic() + LIMIT
+    while call(port, path)[0] != 200:
+        assert time.monotonic() < until
+        time.sleep(0.2)
 
 
 def call(port, path, *, begun=lambda: None, **fields):
@@ -202,6 +211,7 @@ def test_rays_own_prefix_router_finds_the_text_of_a_request(ray_serve):
     routing = RequestRouterConfig(request_router_class=TREE)
     app = serve_app(num_replicas=2, num_cpus=0.5, routing=routing, num_threads=1, name="tiny")
     module.run(app, name="tree", route_prefix="/tree")
+    wait_for(port, "/tree/health")
     prompt = "Once upon a time there was a little fox that lived in the red barn of a farm. " * 2
     for animal in ("fox", "cat", "dog", "bird"):
         cached = []
