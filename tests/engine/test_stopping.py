@@ -52,7 +52,7 @@ def test_they_are_asked_after_each_token_with_and_without_guesses(prompt, config
         r = engine.generate(prompt, max_tokens=max_tokens, sampler=config, stopping_criteria=[end], **draft)
         assert (r.token_ids, r.finish_reason, end.asked) == (tokens, reason, asked)
         assert r.stop_reason == (EOS if reason == "stop" and r.token_ids == plain_tokens(prompt, config, max_tokens)[0]
-                                 and sum([*prompt, *tokens]) % n else None)  # fmt: skip
+                                 and (not tokens or sum([*prompt, *tokens]) % n) else None)  # fmt: skip
     assert_idle(engine)
 
 
