@@ -91,9 +91,10 @@ def test_error_tree():
 def test_command_line():
     parser = make_parser()
     commands = next(a.choices for a in parser._actions if hasattr(a, "choices") and isinstance(a.choices, dict))
-    rows = re.findall(r"^\| `oxillama ([\w-]+)([^`]*)`", section("On the command line"), re.MULTILINE)
-    assert {name for name, _ in rows} == set(commands)
-    for name, usage in rows:
+    rows = re.findall(r"^\| (`oxillama .*?`) \|", section("On the command line"), re.MULTILINE)
+    usages = [usage for row in rows for usage in re.findall(r"`oxillama ([\w-]+)([^`]*)`", row)]
+    assert {name for name, _ in usages} == set(commands)
+    for name, usage in usages:
         for option in re.findall(r"(?<!\w)--?[\w-]+", usage):
             assert option in commands[name].format_help(), f"{name} {option}"
 
