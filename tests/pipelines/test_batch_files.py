@@ -41,7 +41,7 @@ def alone(engine):
 
 
 def mapper(engine, **options):
-    return oxd.Generate(engine, template=TEXT, on_error="column", **{**SAME, **options})
+    return oxd.Generate(engine, template=TEXT, **{"on_error": "column", **SAME, **options})
 
 
 def read(path):
@@ -110,8 +110,9 @@ def test_a_limited_job_goes_on_without_doing_anything_twice(folder, engine, alon
     assert (report.n_rows, report.n_done, report.n_before, report.whole) == (6, 4, 2, True)
     assert answers("out.jsonl") == alone
     assert not os.path.exists("out.jsonl.partial")
-    report = map_file(mapper(engine), "in.jsonl", "out.jsonl")
-    assert (report.n_done, report.n_before, report.whole) == (0, 6, True)
+    with pytest.raises(ox.ConfigError, match=r"out.jsonl is there already: remove it"):
+        map_file(mapper(engine, seed=4), "in.jsonl", "out.jsonl")
+    assert answers("out.jsonl") == alone
 
 
 def test_a_cancelled_job_keeps_what_is_finished_and_goes_on_to_the_same_bits(folder, engine, alone):
@@ -152,8 +153,16 @@ def test_failed_rows_are_told_and_tried_again(folder, engine, capsys):
     found = read("out.jsonl")
     assert [row["answer"] is None for row in found] == [False, True, True]
     assert found[1]["answer_error"].startswith("ContextOverflowError: ")
+    assert "out.jsonl.partial stays for --retry-failed" in said
+    assert main(["batch", "in.jsonl", "out.jsonl", "--prompt-column", "p", *FLAGS]) == 1
+    assert "0 of 3 rows" in capsys.readouterr().err
+    write("in.jsonl", [{"p": "a"}, {"p": "cat " * 9000}, {"p": "b"}])
+    assert main(["batch", "in.jsonl", "out.jsonl", "--prompt-column", "p", "--retry-failed", *FLAGS]) == 1
+    assert "2 of 3 rows" in capsys.readouterr().err
+    assert [row["answer"] is None for row in read("out.jsonl")] == [False, True, False]
     one = oxd.Generate(engine, prompt="p", on_error="column", **SAME)
     os.remove("out.jsonl")
+    os.remove("out.jsonl.partial")
     assert map_file(one, "in.jsonl", "out.jsonl", limit=2).errors == {"ContextOverflowError": 1}
     assert map_file(one, "in.jsonl", "out.jsonl", limit=2).n_done == 0
     assert map_file(one, "in.jsonl", "out.jsonl", limit=2, again=True).n_done == 1
@@ -205,15 +214,51 @@ def test_files_that_cannot_be_read(folder, engine, name, text, match):
 
 def test_outputs_that_are_there_already(folder, engine):
     write("out.jsonl", [{"a": 1}])
-    with pytest.raises(ox.ConfigError, match="is there already, with 1 rows, and 6 are wanted"):
+    with pytest.raises(ox.ConfigError, match="is there already: remove it"):
         map_file(mapper(engine), "in.jsonl", "out.jsonl")
+    with pytest.raises(ox.ConfigError, match="in.jsonl itself: give another output"):
+        map_file(mapper(engine), "in.jsonl", os.path.abspath("in.jsonl"))
+    with pytest.raises(ox.ConfigError, match="there is no folder .*/none"):
+        map_file(mapper(engine), "in.jsonl", "none/out.jsonl")
     with pytest.raises(ox.ConfigError, match="must end in"):
         map_file(mapper(engine), "in.jsonl", "out.xlsx")
-    write("out.csv.partial", ["something else"])
-    with pytest.raises(ox.ConfigError, match=r"out.csv.partial is no record of a job"):
-        map_file(mapper(engine), "in.jsonl", "out.csv")
     with Journal("b.jsonl.partial", {}), pytest.raises(ox.ConfigError, match="in use"):
         map_file(mapper(engine), "in.jsonl", "b.jsonl")
+
+
+@pytest.mark.parametrize("text", ["something else\n", "no end of line", '{"oxillama', "{}\n"])
+def test_a_foreign_file_is_no_journal_and_stays(folder, engine, text):
+    (folder / "out.csv.partial").write_text(text)
+    with pytest.raises(ox.ConfigError, match=r"out.csv.partial is no record of a job"):
+        map_file(mapper(engine), "in.jsonl", "out.csv")
+    assert (folder / "out.csv.partial").read_text() == text
+
+
+def test_a_journal_is_no_link(folder, engine):
+    (folder / "precious").write_text("")
+    os.symlink("precious", "out.csv.partial")
+    with pytest.raises(ox.ConfigError, match=r"out.csv.partial is a symbolic link"):
+        map_file(mapper(engine), "in.jsonl", "out.csv")
+    assert (folder / "precious").read_text() == ""
+
+
+def test_a_journal_that_was_cut_off_in_its_header_begins_anew(folder):
+    (folder / "a.partial").write_text('{"oxillama_batch": 1, "jo')
+    with Journal("a.partial", {"a": 1}) as journal:
+        journal.add(0, "x", "\ud83d", failed=False)
+        journal.add(1, "y", "é", failed=True)
+    with Journal("a.partial", {"a": 1}) as journal:
+        assert [journal.value(0), journal.value(1)] == ["\ud83d", "é"]
+        assert (journal.n_done, journal.n_failed) == (2, 1)
+        os.remove("a.partial")
+        journal.remove()
+
+
+def test_a_mapper_of_another_kind_is_refused(folder, engine):
+    for one in (oxd.Embed(engine, input="animal"), mapper(engine, on_error="null")):
+        with pytest.raises(ox.ConfigError, match="map_file needs a Generate with on_error='column'"):
+            map_file(one, "in.jsonl", "out.jsonl")
+    assert not os.path.exists("out.jsonl.partial")
 
 
 def test_what_the_output_cannot_hold_is_told_before_anything_is_computed(folder, engine):
@@ -281,22 +326,26 @@ def test_requests_go_on_where_they_stopped(folder, engine):
     report = answer_file(engine, "in.jsonl", "out.jsonl", limit=2)
     assert (report.n_rows, report.n_done, report.whole) == (2, 2, True)
     first = read("out.jsonl")
-    report = answer_file(engine, "in.jsonl", "out.jsonl")
-    assert (report.n_before, report.n_done, report.whole) == (2, 2, True)
-    assert read("out.jsonl")[:2] == first
-    # with more of them afterwards, some of which failed, and one that changed
+    # with other ones meanwhile, one of which fails
     write("in.jsonl", [*REQUESTS[1:], *BAD[1:2]])
-    assert answer_file(engine, "in.jsonl", "out.jsonl").n_done == 1
+    report = answer_file(engine, "in.jsonl", "out.jsonl")
+    assert (report.n_before, report.n_done, report.whole) == (1, 3, True)
     assert read("out.jsonl")[0] == first[1]
-    assert answer_file(engine, "in.jsonl", "out.jsonl").n_done == 0
+    report = answer_file(engine, "in.jsonl", "out.jsonl")
+    assert (report.n_done, report.errors.total()) == (0, 1)
     assert answer_file(engine, "in.jsonl", "out.jsonl", again=True).n_done == 1
+    write("in.jsonl", ["", *REQUESTS[1:]])
+    assert main(["batch", "in.jsonl", "out.jsonl", "-t", "1"]) == 0
     assert not os.path.exists("out.jsonl.partial")
+    with pytest.raises(ox.ConfigError, match="is there already: remove it"):
+        answer_file(engine, "in.jsonl", "out.jsonl")
 
 
 @pytest.mark.parametrize(
     ("line", "match"),
     [
         ("{", "line 2 is no JSON"),
+        ("[" * 200_000, "line 2 is no JSON"),
         ("[1]", "line 2 must be an object"),
         (request(""), None),
         ({"custom_id": "x"}, "line 2: method must be a text"),
@@ -317,10 +366,10 @@ def test_lines_that_are_no_requests_are_found_before_anything_is_computed(folder
     assert sorted(os.listdir()) == ["in.csv", "in.jsonl"]
 
 
-def test_an_output_without_answers_stays(folder, engine):
+def test_an_output_of_no_job_stays(folder, engine):
     write("in.jsonl", REQUESTS)
     write("out.jsonl", [{"a": 1}])
-    with pytest.raises(ox.ConfigError, match="its line 1 is no answer"):
+    with pytest.raises(ox.ConfigError, match="is there already: remove it"):
         answer_file(engine, "in.jsonl", "out.jsonl")
     assert read("out.jsonl") == [{"a": 1}]
     assert not os.path.exists("out.jsonl.partial")
