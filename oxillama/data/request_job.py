@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oxillama.data.files import SameFile
 from oxillama.data.identity import identity_of
 from oxillama.data.journal import Journal, digest_of, json_bytes
 from oxillama.data.progress import Progress, Rows
@@ -56,10 +57,11 @@ def is_request_file(path: str) -> bool:
     return False
 
 
-def read_requests(path: str) -> Iterator[Request]:
+def read_requests(source: SameFile) -> Iterator[Request]:
     """The requests of a file. Raises ConfigError, which names the line, for one that is no request; OSError."""
     seen: set[str] = set()
-    with open(path, "rb") as file:
+    path = source.path
+    with source.opened() as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 request = _read(f"{path}: line {number}", line)
@@ -108,13 +110,14 @@ def answer_file(
     OSError.
     """
     check_paths(source, output)
-    n_all = sum(1 for _ in read_requests(source))
+    requests = SameFile(source)
+    n_all = sum(1 for _ in read_requests(requests))
     report = Report(n_all if limit is None else min(limit, n_all))
     app = _app_of(engine, name, aliases, deadline)
     with Journal(journal_of(output), {"kind": "requests", **identity_of(engine)}) as journal:
 
         def lacking() -> Iterator[Request]:
-            return _lacking(islice(read_requests(source), report.n_rows), journal, again)
+            return _lacking(islice(read_requests(requests), report.n_rows), journal, again)
 
         report.n_before = report.n_rows - sum(1 for _ in lacking())
         shown = Rows(progress, report.n_rows, report.n_before)
@@ -124,7 +127,7 @@ def answer_file(
             shown.close()
         report.whole = report.n_before + report.n_done == report.n_rows
         if report.whole:
-            _write(source, output, journal, report)
+            _write(requests, output, journal, report)
             if report.n_rows == n_all and not report.errors:
                 journal.remove()
     return report
@@ -245,7 +248,7 @@ def _keep(journal: Journal, report: Report, shown: Rows, request: Request, line:
     shown.add(n_tokens)
 
 
-def _write(source: str, output: str, journal: Journal, report: Report) -> None:
+def _write(source: SameFile, output: str, journal: Journal, report: Report) -> None:
     """Writes all answers, in the order of the requests."""
     with atomic_file(Path(output)) as file:
         for request in islice(read_requests(source), report.n_rows):

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from oxillama.data.files import TableFile, check_output, open_table, write_table
+from oxillama.data.frames import check_columns
 from oxillama.data.generate import Generate
 from oxillama.data.journal import Journal, digest_of
 from oxillama.data.progress import Progress, Rows
@@ -82,6 +83,8 @@ def map_file(
         raise ConfigError(f"map_file needs a Generate with on_error='column', not {mapper!r:.200}")
     table = open_table(source)
     n_rows = table.n_rows if limit is None else min(limit, table.n_rows)
+    if table.names or table.n_rows:  # a file of JSON lines without any has no names
+        check_columns(table.names, mapper.inputs)
     check_output(output, table, n_rows)
     report = Report(n_rows)
     added = mapper.added()
@@ -109,7 +112,8 @@ def _compute(
 
     def rows() -> Iterator[dict[str, Any]]:
         n_taken = 0
-        for i, row in enumerate(islice(table.rows(mapper.inputs), report.n_rows)):
+        taken = table.rows(mapper.inputs) if report.n_rows else iter(())
+        for i, row in enumerate(islice(taken, report.n_rows)):
             digest = digest_of(row)
             if journal.has(i, digest, again=again):
                 report.n_before += 1

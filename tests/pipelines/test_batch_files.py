@@ -192,11 +192,14 @@ def test_a_job_with_other_settings_is_another(folder, engine, options, name):
     [
         ("a.csv", "a,b\n1\n", "line 2 has 1 cells, and there are 2"),
         ("a.csv", "a,a\n1,2\n", "2 columns 'a'"),
-        ("a.csv", 'a\n"b', "line 3 can't be read"),
-        ("a.csv", "b\n1\n", "row 0 has no column 'a'"),
+        ("a.csv", 'a\n"b', "line 2 can't be read"),
+        ("a.csv", 'a,b\n"x\n\ny",1\n\n2\n', "line 6 has 1 cells"),
+        ("a.csv", "b\n1\n", "has no column 'a'; it has 'b'"),
         ("a.jsonl", '{"a": "x"}\n[1]\n', "line 2 must be an object"),
         ("a.jsonl", '{"a": "x"}\n{"a"\n', "line 2 is no JSON"),
-        ("a.jsonl", '{"a": "x"}\n{"b": 1}\n', "row 1 has no column 'a'"),
+        ("a.csv", "b\n", "has no column 'a'; it has 'b'"),
+        ("a.jsonl", '{"c": "x"}\n{"b": 1}\n', "has no column 'a'; it has 'c', 'b'"),
+        ("a.jsonl", '{"a": ' + "[" * 200_000, "line 1 is no JSON"),
         ("a.jsonl", '{"a": "x", "answer": 1}\n', "has a column 'answer' already"),
         ("a.parquet", "PAR", "is no Parquet file"),
         ("a.txt", "a", "must end in one of .parquet, .csv"),
@@ -216,9 +219,9 @@ def test_outputs_that_are_there_already(folder, engine):
     write("out.jsonl", [{"a": 1}])
     with pytest.raises(ox.ConfigError, match="is there already: remove it"):
         map_file(mapper(engine), "in.jsonl", "out.jsonl")
-    with pytest.raises(ox.ConfigError, match="in.jsonl itself: give another output"):
+    with pytest.raises(ox.ConfigError, match=r"in\.jsonl itself: give another output"):
         map_file(mapper(engine), "in.jsonl", os.path.abspath("in.jsonl"))
-    with pytest.raises(ox.ConfigError, match="there is no folder .*/none"):
+    with pytest.raises(ox.ConfigError, match=r"there is no folder .*/none"):
         map_file(mapper(engine), "in.jsonl", "none/out.jsonl")
     with pytest.raises(ox.ConfigError, match="must end in"):
         map_file(mapper(engine), "in.jsonl", "out.xlsx")
@@ -273,6 +276,71 @@ def test_what_the_output_cannot_hold_is_told_before_anything_is_computed(folder,
         assert not os.path.exists(f"{output}.partial")
     assert map_file(mapper(engine), "in.parquet", "out.parquet").whole
     assert pq.read_table("out.parquet")["b"].to_pylist() == [b"x"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("to", ["csv", "jsonl", "parquet"])
+def test_a_table_without_rows_keeps_its_columns(folder, engine, kind, to):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    (folder / "a.csv").write_text("animal,n\n")
+    (folder / "a.jsonl").write_text("")
+    pq.write_table(pa.table({"animal": pa.array([], pa.string()), "n": pa.array([], pa.int8())}), "a.parquet")
+    assert map_file(mapper(engine), f"a.{kind}", f"out.{to}").whole
+    names = [*(["animal", "n"] if kind != "jsonl" else []), "answer", "answer_error"]
+    if to == "parquet":
+        assert pq.read_table("out.parquet").column_names == names
+        assert pq.read_table("out.parquet").num_rows == 0
+    else:
+        assert (folder / f"out.{to}").read_text() == ("" if to == "jsonl" else f"{','.join(names)}\n")
+
+
+def test_a_name_that_a_line_lacks_is_null_there(folder, engine, alone):
+    write("in.jsonl", [{"animal": "cat"}, {"n": 1}])
+    assert map_file(mapper(engine), "in.jsonl", "out.jsonl").whole
+    assert answers("out.jsonl") == [alone[0], None]
+
+
+def test_cells_of_csv_are_of_any_length_and_blank_lines_are_none(folder, engine, alone):
+    long = "x" * (1 << 18)
+    (folder / "in.csv").write_text(f"\n\nanimal,more\ncat,{long}\n\nhen,\n\n")
+    assert map_file(mapper(engine), "in.csv", "out.jsonl").n_rows == 2
+    assert [row["more"] for row in read("out.jsonl")] == [long, None]
+    assert answers("out.jsonl") == [alone[0], alone[5]]
+    (folder / "bad.csv").write_bytes(b"animal\ncat\n" * 9 + b"\xff\n")
+    with pytest.raises(ox.ConfigError, match="line 19 can't be read: it is no UTF-8"):
+        map_file(mapper(engine), "bad.csv", "bad.jsonl")
+
+
+def test_halves_of_surrogate_pairs_and_nan_are_written_as_json_can(folder, engine):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    write("in.jsonl", [{"animal": "cat", "x": "\ud83d"}, {"animal": "\ud83d", "x": "é"}])
+    assert map_file(mapper(engine), "in.jsonl", "out.jsonl").whole
+    assert [row["x"] for row in read("out.jsonl")] == ["\ud83d", "é"]
+    for name in ("out.csv", "out.parquet"):
+        with pytest.raises(ox.ConfigError, match=r"write .jsonl"):
+            map_file(mapper(engine), "in.jsonl", name)
+        assert not os.path.exists(f"{name}.partial")
+    pq.write_table(pa.table({"animal": ["cat"], "x": [float("nan")], "y": [[float("inf"), 1.5]]}), "in.parquet")
+    assert map_file(mapper(engine), "in.parquet", "nan.jsonl").whole
+    assert (folder / "nan.jsonl").read_text().startswith('{"animal": "cat", "x": null, "y": [null, 1.5], ')
+
+
+@pytest.mark.parametrize("kind", ["rows", "requests"])
+def test_an_input_that_changes_meanwhile_ends_the_job(folder, engine, kind):
+    def change(n, total):
+        if n == 1:
+            with open("in.jsonl", "a") as file:
+                file.write("\n")
+
+    write("in.jsonl", REQUESTS if kind == "requests" else [{"animal": "cat"}, {"animal": "hen"}])
+    run, one = (map_file, mapper(engine)) if kind == "rows" else (answer_file, engine)
+    with pytest.raises(ox.ConfigError, match=r"in.jsonl changed while it was read"):
+        run(one, "in.jsonl", "out.jsonl", progress=change)
+    assert not os.path.exists("out.jsonl")
 
 
 # ---- requests
