@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, Protocol
 from oxillama._util.lazy import lazy
 from oxillama.data.columns import ColumnType
 from oxillama.data.frames import ArrowFrame, check_columns
-from oxillama.data.journal import json_bytes
 from oxillama.errors import ConfigError
 from oxillama.gguf.output import atomic_file
 
@@ -287,7 +286,7 @@ def write_table(path: str, table: TableFile, n_rows: int, added: Mapping[str, Co
             _write_csv(file, [*table.names, *added], rows)
         else:
             for row in rows:
-                file.write(json_bytes(finite(row), _plain) + b"\n")
+                file.write(_line(row) + b"\n")
 
 
 def _write_parquet(file: BinaryIO, batches: Iterable[Any], added: Mapping[str, ColumnType], cells_of: CellsOf) -> None:
@@ -318,10 +317,23 @@ def _csv_cell(value: Any) -> Any:
     return as_json(value) if isinstance(value, list | dict | bool) else value
 
 
-def as_json(value: Any) -> str:
+def as_json(value: Any, *, ascii: bool = False) -> str:
     """A value as JSON; dates and decimals as text, numbers that JSON lacks as null. Raises ConfigError for bytes and
     the like."""
-    return json.dumps(finite(value), ensure_ascii=False, default=_plain)
+    try:
+        return json.dumps(value, ensure_ascii=ascii, allow_nan=False, default=_plain)
+    except ConfigError:
+        raise
+    except ValueError:  # for NaN, which is rare
+        return json.dumps(finite(value), ensure_ascii=ascii, default=_plain)
+
+
+def _line(row: Row) -> bytes:
+    """A row in UTF-8; in ASCII if a text has half of a surrogate pair."""
+    try:
+        return as_json(row).encode()
+    except UnicodeEncodeError:
+        return as_json(row, ascii=True).encode()
 
 
 def finite(value: Any) -> Any:

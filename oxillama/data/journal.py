@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -29,12 +29,12 @@ def digest_of(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+def json_bytes(value: Any) -> bytes:
     """A value as JSON in UTF-8; in ASCII if a text has half of a surrogate pair, which UTF-8 can't hold."""
     try:
-        return json.dumps(value, ensure_ascii=False, default=default).encode()
+        return json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return json.dumps(value, ensure_ascii=True, default=default).encode()
+        return json.dumps(value, ensure_ascii=True).encode()
 
 
 class Journal:

@@ -257,6 +257,15 @@ def test_a_journal_that_was_cut_off_in_its_header_begins_anew(folder):
         journal.remove()
 
 
+def test_a_job_is_of_one_cpu_tier_and_version(folder, engine, monkeypatch):
+    map_file(mapper(engine), "in.jsonl", "out.jsonl", limit=1)
+    for what, name in (("oxillama.server.version.VERSION", "version"), ("oxillama.data.identity._table.tier", "tier")):
+        with monkeypatch.context() as patch:
+            patch.setattr(what, "0" if name == "version" else lambda: "another")
+            with pytest.raises(ox.ConfigError, match=f"another {name}: give what that had"):
+                map_file(mapper(engine), "in.jsonl", "out.jsonl")
+
+
 def test_a_mapper_of_another_kind_is_refused(folder, engine):
     for one in (oxd.Embed(engine, input="animal"), mapper(engine, on_error="null")):
         with pytest.raises(ox.ConfigError, match="map_file needs a Generate with on_error='column'"):

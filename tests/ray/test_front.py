@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from oxillama.ray.front import ATTEMPTS, Front
+from oxillama.ray.front import ATTEMPTS, Front, _prompt
 from oxillama.server import ServerConfig
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
@@ -127,3 +127,9 @@ def test_a_client_that_leaves_leaves_its_replica():
     sent, handle = ask([[], [START, PART], "hang"], leave=True)
     assert sent == [START, PART]
     assert handle.n_left == 1
+
+
+@pytest.mark.parametrize("depth", [300, 900, 200_000])
+def test_deep_bodies_are_the_replicas_to_refuse(depth):
+    prompt, key = _prompt(b'{"prompt": ' + b"[" * depth + b"]" * depth + b"}")
+    assert (prompt, key) == ("", "")
