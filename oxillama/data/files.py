@@ -24,6 +24,7 @@ __all__ = ["SUFFIXES", "SameFile", "TableFile", "check_output", "open_table", "w
 SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
 ROWS = 4096  # of a batch of a Parquet file
 LONGEST_CELL = 1 << 30  # characters of a cell of CSV; the reader's own limit is 128 Ki
+DEEPEST = 200  # lists and objects within each other: more may be read and can't be written, as the stack has it
 Row = dict[str, Any]
 CellsOf = Callable[[int], Mapping[str, Any]]
 
@@ -236,6 +237,8 @@ class JsonTable(TextTable):
                     raise ConfigError(f"{self.path}: line {number} is no JSON: {error}") from None
                 if not isinstance(row, dict):
                     raise ConfigError(f"{self.path}: line {number} must be an object, not {type(row).__name__}")
+                if line.count(b"[") + line.count(b"{") > DEEPEST and is_deep(row):
+                    raise ConfigError(f"{self.path}: line {number} is nested more than {DEEPEST} deep")
                 yield row
 
     def batches(self, n_rows: int) -> Iterator[Any]:
@@ -245,6 +248,15 @@ class JsonTable(TextTable):
             yield pa.Table.from_pylist(rows)
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
             raise ConfigError(f"{self.path}: its columns have no one type each ({error}): write .jsonl") from None
+
+
+def is_deep(value: Any) -> bool:
+    """Whether lists and objects are nested more than DEEPEST deep."""
+    level = [value]
+    for _ in range(DEEPEST):
+        parts = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [part for several in parts for part in several if isinstance(part, list | dict)]
+    return bool(level)
 
 
 def check_output(path: str, table: TableFile, n_rows: int) -> None:

@@ -86,8 +86,11 @@ def _read(place: str, line: bytes) -> Request:
     if found["method"] != "POST" or found["url"] not in URLS:
         given = f"{found['method']} {found['url']}"
         raise ConfigError(f"{place}: method and url must be POST and one of {', '.join(URLS)}, not {given:.80}")
-    body = json.dumps(found["body"], ensure_ascii=True).encode()
-    digest = digest_of([found["url"], found["body"]])
+    try:
+        body = json.dumps(found["body"], ensure_ascii=True).encode()
+        digest = digest_of([found["url"], found["body"]])
+    except RecursionError:
+        raise ConfigError(f"{place}: body is nested too deep") from None
     return Request(found["custom_id"], found["url"], body, digest, bool(found["body"].get("stream")))
 
 

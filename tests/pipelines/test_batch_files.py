@@ -199,6 +199,7 @@ def test_a_job_with_other_settings_is_another(folder, engine, options, name):
         ("a.jsonl", '{"a": "x"}\n{"a"\n', "line 2 is no JSON"),
         ("a.csv", "b\n", "has no column 'a'; it has 'b'"),
         ("a.jsonl", '{"c": "x"}\n{"b": 1}\n', "has no column 'a'; it has 'c', 'b'"),
+        ("a.jsonl", '{"a": "x", "b": ' + '[{"c":' * 100 + "[]" + "}]" * 100 + "}\n", "line 1 is nested more than 200"),
         ("a.jsonl", '{"a": ' + "[" * 200_000, "line 1 is no JSON"),
         ("a.jsonl", '{"a": "x", "answer": 1}\n', "has a column 'answer' already"),
         ("a.parquet", "PAR", "is no Parquet file"),
@@ -443,6 +444,18 @@ def test_lines_that_are_no_requests_are_found_before_anything_is_computed(folder
     assert sorted(os.listdir()) == ["in.csv", "in.jsonl"]
 
 
+def test_bodies_of_any_depth_are_answered_or_refused(folder, engine):
+    for depth in (*range(600, 1000, 7), 20_000):
+        deep = "[" * depth + "]" * depth
+        given = json.dumps(request("a", prompt="DEEP")).replace(json.dumps("DEEP"), deep)
+        write("in.jsonl", [given])
+        try:
+            found = str(answer_file(engine, "in.jsonl", f"out{depth}.jsonl").examples)
+        except ox.ConfigError as error:
+            found = str(error)
+        assert "a: " in found or "line 1" in found
+
+
 def test_an_output_of_no_job_stays(folder, engine):
     write("in.jsonl", REQUESTS)
     write("out.jsonl", [{"a": 1}])
@@ -478,6 +491,8 @@ def test_answers_that_cannot_be_kept_end_the_job(folder, engine, monkeypatch):
         (["req.jsonl", "out.jsonl", "--details"], "--details is for rows of a table"),
         (["no.csv", "out.csv", "--prompt-column", "a"], "no.csv: No such file"),
         (["in.csv", "", "--prompt-column", "animal"], "OUT is empty"),
+        (["in.csv", "none/o.csv", "--prompt-column", "animal", "-m", "no.gguf"], "none/o.csv: can't be written"),
+        (["in.csv", "in.csv", "--prompt-column", "animal", "-m", "no.gguf"], "in.csv is in.csv itself"),
     ],
 )
 def test_wrong_commands(folder, capsys, flags, match):

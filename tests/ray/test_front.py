@@ -129,7 +129,6 @@ def test_a_client_that_leaves_leaves_its_replica():
     assert handle.n_left == 1
 
 
-@pytest.mark.parametrize("depth", [300, 900, 200_000])
-def test_deep_bodies_are_the_replicas_to_refuse(depth):
-    prompt, key = _prompt(b'{"prompt": ' + b"[" * depth + b"]" * depth + b"}")
-    assert (prompt, key) == ("", "")
+def test_deep_bodies_are_the_replicas_to_refuse():
+    for depth in (*range(700, 1000), 200_000):  # the parser has one limit, and what walks through the value another
+        assert _prompt(b'{"prompt": ' + b"[" * depth + b"]" * depth + b"}") == ("", "")
