@@ -15,7 +15,7 @@ import oxillama
 from oxillama.cli.files import output_file
 from oxillama.cli.options import draft_options, load_engine, text_options
 from oxillama.data.request_job import answer_file, is_request_file
-from oxillama.data.table_job import Report, journal_of, map_file
+from oxillama.data.table_job import Report, check_paths, journal_of, map_file
 
 if TYPE_CHECKING:
     from oxillama.core.results import CancelToken
@@ -44,6 +44,7 @@ def batch(args: argparse.Namespace) -> int:
             raise oxillama.ConfigError("--served-model-name is for requests, not for the rows of a table")
     else:
         _check_requests(args, source, options)
+    check_paths(source, output)
     began = time.perf_counter()
     with load_engine(args) as engine, draft_options(args) as drafting:
         if tables:
@@ -116,6 +117,8 @@ def _tell(report: Report, output: str, seconds: float) -> int:
         lines.append(f"what is finished is in {journal_of(output)}: the same command goes on with the rest")
     for kind, n in report.errors.most_common():
         lines.append(f"{n} failed with {kind}, such as {report.examples[kind]:.300}")
+    if report.whole and report.errors:
+        lines.append(f"{journal_of(output)} stays for --retry-failed, which computes those anew")
     if sys.stderr is not None:
         print("\n".join(lines), file=sys.stderr)
     return INTERRUPTED if not report.whole else 1 if report.errors else 0

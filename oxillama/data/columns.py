@@ -89,8 +89,10 @@ def check_name(what: str, name: Any) -> str:
 
 
 def is_null(value: Any) -> bool:
-    """Whether a cell is null: None, or NaN where pandas and NumPy have nothing else for it."""
-    return value is None or (isinstance(value, float) and value != value)
+    """Whether a cell is null: None, pandas' NA and NaT, NumPy's NaT, or NaN where these have nothing else for it."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return (isinstance(value, float) or type(value).__name__ in ("datetime64", "timedelta64")) and bool(value != value)
 
 
 def is_empty(value: Any) -> bool:

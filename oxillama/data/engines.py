@@ -15,7 +15,7 @@ from oxillama.errors import ConfigError
 if TYPE_CHECKING:
     from oxillama.engine import Engine
 
-__all__ = ["OPENED", "EngineSource"]
+__all__ = ["OPENED", "EngineSource", "with_absolute_paths"]
 
 OPENED: OpenedOnce[Any] = OpenedOnce()
 
@@ -47,8 +47,7 @@ class EngineSource:
                 raise ConfigError(f"engine must be left out where the model is an Engine, which has its own: {given}")
             self._engine = model
         else:
-            if given.get("tokenizer_path") is not None:
-                given["tokenizer_path"] = os.path.abspath(given["tokenizer_path"])
+            given = with_absolute_paths(given)
             place = model if model is None or not isinstance(model, str | os.PathLike) else os.path.abspath(model)
             self._config = EngineConfig(model_path=place, **given)
 
@@ -80,6 +79,15 @@ class EngineSource:
         if self._config is None:
             return repr(self._engine)
         return "the shipped model" if self._config.model_path is None else repr(self._config.model_path)
+
+
+def with_absolute_paths(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `EngineConfig` whose paths mean the same files in processes with another working folder."""
+    found = dict(fields)
+    for name in ("tokenizer_path", "packed"):
+        if isinstance(found.get(name), str | os.PathLike):
+            found[name] = os.path.abspath(found[name])
+    return found
 
 
 def _is_engine(model: Any) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -17,10 +19,12 @@ from oxillama.data.frames import ArrowFrame, check_columns
 from oxillama.errors import ConfigError
 from oxillama.gguf.output import atomic_file
 
-__all__ = ["SUFFIXES", "TableFile", "check_output", "open_table", "write_table"]
+__all__ = ["SUFFIXES", "SameFile", "TableFile", "check_output", "open_table", "write_table"]
 
 SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
 ROWS = 4096  # of a batch of a Parquet file
+LONGEST_CELL = 1 << 30  # characters of a cell of CSV; the reader's own limit is 128 Ki
+DEEPEST = 200  # lists and objects within each other: more may be read and can't be written, as the stack has it
 Row = dict[str, Any]
 CellsOf = Callable[[int], Mapping[str, Any]]
 
@@ -67,14 +71,41 @@ def pyarrow() -> Any:
     return pyarrow
 
 
+class SameFile:
+    """A file that is read several times and must be the same each time, by its number, size and time of change."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._known: tuple[int, ...] | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """The file, open. Raises OSError, and ConfigError if it changed since it was opened first."""
+        with open(self.path, "rb") as file:
+            self.check(os.fstat(file.fileno()))
+            yield file
+            self.check(os.fstat(file.fileno()))
+
+    def check(self, found: os.stat_result) -> None:
+        """Raises ConfigError if this isn't what the file was at first."""
+        stamp = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        self._known = self._known or stamp
+        if stamp != self._known:
+            raise ConfigError(
+                f"{self.path} changed while it was read: the same command goes on, and computes anew what changed"
+            )
+
+
 class ParquetTable:
     """A Parquet file."""
 
     def __init__(self, path: str) -> None:
         pa = pyarrow()
+        self._same = SameFile(path)
+        self._same.check(os.stat(path))
         try:
             self._file = pa.parquet.ParquetFile(path)
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise ConfigError(f"{path} is no Parquet file: {error}") from None
         self.names: list[str] = self._file.schema_arrow.names
         self.n_rows: int = self._file.metadata.num_rows
@@ -87,12 +118,17 @@ class ParquetTable:
             yield from batch.to_pylist()
 
     def batches(self, n_rows: int) -> Iterator[Any]:
-        pa, left = pyarrow(), n_rows
+        pa, left, schema = pyarrow(), n_rows, self._file.schema_arrow
+        self._same.check(os.stat(self._same.path))
+        if not n_rows:
+            yield schema.empty_table()
+            return
         for batch in self._file.iter_batches(ROWS):
-            yield pa.Table.from_batches([batch.slice(0, left)], self._file.schema_arrow)
+            yield pa.Table.from_batches([batch.slice(0, left)], schema)
             left -= batch.num_rows
             if left <= 0:
-                return
+                break
+        self._same.check(os.stat(self._same.path))
 
 
 class TextTable:
@@ -100,17 +136,15 @@ class TextTable:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.file = SameFile(path)
 
     def rows(self, names: Sequence[str] | None = None) -> Iterator[Row]:
-        for i, row in enumerate(self.read()):
-            if names is None:
-                yield row
-                continue
-            for name in names:
-                if name not in row:
-                    known = ", ".join(map(repr, row))
-                    raise ConfigError(f"{self.path}: row {i} has no column {name!r}; it has {known:.200}")
-            yield {name: row[name] for name in names}
+        if names is None:
+            yield from self.read()
+            return
+        check_columns(self.names, names)
+        for row in self.read():
+            yield {name: row.get(name) for name in names}
 
     def read(self) -> Iterator[Row]:
         raise NotImplementedError
@@ -128,44 +162,83 @@ class TextTable:
 
 
 class CsvTable(TextTable):
-    """A CSV file in UTF-8 whose first line has the names; all cells are text, and those without any are null."""
+    """A CSV file in UTF-8 whose first line has the names; all cells are text, and those without any are null.
+
+    Blank lines count for nothing.
+    """
 
     def read(self) -> Iterator[Row]:
-        with open(self.path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
+        for number, names, cells in self._cells():
+            if len(cells) != len(names):
+                text = f"{self.path}: line {number} has {len(cells)} cells, and there are {len(names)} columns"
+                raise ConfigError(text)
+            yield {name: cell or None for name, cell in zip(names, cells, strict=True)}
+
+    @lazy
+    def names(self) -> list[str]:
+        with self.file.opened() as file:
+            return next((cells for _, cells in self._lines(file)), [])
+
+    def _cells(self) -> Iterator[tuple[int, list[str], list[str]]]:
+        """Each row: the line where it begins, the names, and its cells."""
+        with self.file.opened() as file:
+            lines = self._lines(file)
+            _, names = next(lines, (0, []))
+            check_columns(names, names)
+            for number, cells in lines:
+                yield number, names, cells
+
+    def _lines(self, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+        # The limit is the process's, and is only raised: another reader that wants a lower one has no use for cells.
+        csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))
+        text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
+        reader, number = csv.reader(self._checked(text), strict=True), 1
+        try:
+            for cells in reader:
+                if cells:
+                    yield number, cells
+                number = reader.line_num + 1
+        except csv.Error as error:
+            raise ConfigError(f"{self.path}: line {number} can't be read: {error}") from None
+        finally:
+            if not file.closed:
+                text.detach()  # which would close it otherwise
+
+    def _checked(self, text: Iterable[str]) -> Iterator[str]:
+        """Lines that were UTF-8. Raises ConfigError, which names the line, for another."""
+        for number, line in enumerate(text, 1):
             try:
-                names = next(reader, [])
-                check_columns(names, names)
-                for cells in reader:
-                    if len(cells) != len(names):
-                        text = f"{self.path}: line {reader.line_num} has {len(cells)} cells, and there are {len(names)}"
-                        raise ConfigError(f"{text} columns")
-                    yield {name: cell or None for name, cell in zip(names, cells, strict=True)}
-            except (csv.Error, UnicodeDecodeError) as error:
-                raise ConfigError(f"{self.path}: line {reader.line_num + 1} can't be read: {error}") from None
+                line.encode()
+            except UnicodeEncodeError as error:
+                raise ConfigError(f"{self.path}: line {number} can't be read: it is no UTF-8 ({error})") from None
+            yield line
 
     def batches(self, n_rows: int) -> Iterator[Any]:
         pa = pyarrow()
         schema = pa.schema([(name, pa.string()) for name in self.names])
         rows = islice(self.read(), n_rows)
+        part = list(islice(rows, ROWS))
+        yield pa.Table.from_pylist(part, schema)  # also of no rows
         while part := list(islice(rows, ROWS)):
             yield pa.Table.from_pylist(part, schema)
 
 
 class JsonTable(TextTable):
-    """A file with a JSON object in each line."""
+    """A file with a JSON object in each line; a name that one lacks and another has is null there."""
 
     def read(self) -> Iterator[Row]:
-        with open(self.path, "rb") as file:
+        with self.file.opened() as file:
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
                 try:
                     row = json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise ConfigError(f"{self.path}: line {number} is no JSON: {error}") from None
                 if not isinstance(row, dict):
                     raise ConfigError(f"{self.path}: line {number} must be an object, not {type(row).__name__}")
+                if line.count(b"[") + line.count(b"{") > DEEPEST and is_deep(row):
+                    raise ConfigError(f"{self.path}: line {number} is nested more than {DEEPEST} deep")
                 yield row
 
     def batches(self, n_rows: int) -> Iterator[Any]:
@@ -173,8 +246,17 @@ class JsonTable(TextTable):
         rows = [{name: row.get(name) for name in self.names} for row in islice(self.read(), n_rows)]
         try:
             yield pa.Table.from_pylist(rows)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except (pa.ArrowException, OverflowError, UnicodeError) as error:
             raise ConfigError(f"{self.path}: its columns have no one type each ({error}): write .jsonl") from None
+
+
+def is_deep(value: Any) -> bool:
+    """Whether lists and objects are nested more than DEEPEST deep."""
+    level = [value]
+    for _ in range(DEEPEST):
+        parts = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [part for several in parts for part in several if isinstance(part, list | dict)]
+    return bool(level)
 
 
 def check_output(path: str, table: TableFile, n_rows: int) -> None:
@@ -184,10 +266,21 @@ def check_output(path: str, table: TableFile, n_rows: int) -> None:
         if isinstance(table, JsonTable):
             for _ in table.batches(n_rows):  # columns of which each has one type
                 pass
+    elif isinstance(table, JsonTable) and suffix_of(path) == ".csv":
+        for i, row in enumerate(islice(table.rows(), n_rows)):
+            _check_text(i, row, path)
     elif isinstance(table, ParquetTable):
         for name, kind in table.types.items():
             if "binary" in kind or "duration" in kind:
                 raise ConfigError(f"the column {name!r} of type {kind} can't be written to {path}: write .parquet")
+
+
+def _check_text(i: int, row: Row, path: str) -> None:
+    try:
+        "".join((*row, *map(str, map(_csv_cell, row.values())))).encode()
+    except UnicodeEncodeError:
+        text = f"row {i} has half of a surrogate pair, which {path} can't hold: write .jsonl"
+        raise ConfigError(text) from None
 
 
 def write_table(path: str, table: TableFile, n_rows: int, added: Mapping[str, ColumnType], cells_of: CellsOf) -> None:
@@ -205,7 +298,7 @@ def write_table(path: str, table: TableFile, n_rows: int, added: Mapping[str, Co
             _write_csv(file, [*table.names, *added], rows)
         else:
             for row in rows:
-                file.write(f"{as_json(row)}\n".encode())
+                file.write(_line(row) + b"\n")
 
 
 def _write_parquet(file: BinaryIO, batches: Iterable[Any], added: Mapping[str, ColumnType], cells_of: CellsOf) -> None:
@@ -236,9 +329,32 @@ def _csv_cell(value: Any) -> Any:
     return as_json(value) if isinstance(value, list | dict | bool) else value
 
 
-def as_json(value: Any) -> str:
-    """A value as JSON; dates and decimals as text. Raises ConfigError for bytes and the like."""
-    return json.dumps(value, ensure_ascii=False, default=_plain)
+def as_json(value: Any, *, ascii: bool = False) -> str:
+    """A value as JSON; dates and decimals as text, numbers that JSON lacks as null. Raises ConfigError for bytes and
+    the like."""
+    try:
+        return json.dumps(value, ensure_ascii=ascii, allow_nan=False, default=_plain)
+    except ConfigError:
+        raise
+    except ValueError:  # for NaN, which is rare
+        return json.dumps(finite(value), ensure_ascii=ascii, default=_plain)
+
+
+def _line(row: Row) -> bytes:
+    """A row in UTF-8; in ASCII if a text has half of a surrogate pair."""
+    try:
+        return as_json(row).encode()
+    except UnicodeEncodeError:
+        return as_json(row, ascii=True).encode()
+
+
+def finite(value: Any) -> Any:
+    """A value without NaN and infinities, which are no JSON: null takes their place."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(part) for name, part in value.items()}
+    return [finite(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:

@@ -127,7 +127,7 @@ class DictFrame:
 
     def column(self, name: str) -> list[Any]:
         column = self._table[name]
-        cells = column.tolist() if isinstance(column, np.ndarray) else column
+        cells = _listed_times(column) if isinstance(column, np.ndarray) else column
         return [None if is_null(cell) else cell for cell in cells]
 
     def extended(self, added: Added) -> Any:
@@ -145,6 +145,13 @@ def _length(name: str, column: Any) -> int:
     if getattr(column, "ndim", 1) == 0:
         raise ConfigError(f"column {name!r} of a dict must be a NumPy array of at least one dimension")
     return len(column)
+
+
+def _listed_times(column: np.ndarray[Any, Any]) -> list[Any]:
+    """The cells of an array. Times finer than microseconds, of which NumPy makes integers, lose what datetime lacks."""
+    if column.dtype.kind in "mM" and np.datetime_data(column.dtype)[0] in ("ns", "ps", "fs", "as"):
+        column = column.astype(f"{column.dtype.kind}8[us]")
+    return column.tolist()  # type: ignore[no-any-return]
 
 
 def _array(cells: list[Any], kind: ColumnType) -> Any:

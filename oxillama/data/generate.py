@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
@@ -105,38 +104,35 @@ class Generate(Mapper):
 
         cancel: when it is cancelled, no more rows are taken; those that are finished come, and no others.
         """
+        from oxillama.core.batch import BatchPrompt
+
         engine = self.engine
         if self._prepared is not engine:
             self._options.prepare(engine.context)
             self._prepared = engine
-        settled: deque[tuple[int, Done]] = deque()  # rows that need no prompt
-        places: dict[int, int] = {}  # of prompts that are computed: their rows
+        known: dict[int, Done] = {}  # rows that need no prompt: what they get when their turn comes
 
         def prompts() -> Iterator[BatchPrompt]:
             for row, given in enumerate(rows):
+                made = None
                 try:
                     made = self._prompt_of(engine, given)
                 except OxiLlamaError as error:
-                    settled.append((row, self.failed(row, error)))
-                    continue
+                    known[row] = self.failed(row, error)
                 if made is None:
-                    settled.append((row, self.empty()))
-                    continue
-                places[n_prompts[0]] = row
-                n_prompts[0] += 1
-                yield made
+                    known.setdefault(row, self.empty())
+                # None is refused at once, and so gives control back, however many rows need no prompt.
+                yield made or BatchPrompt(cast(Any, None), {})
 
-        n_prompts = [0]
         options = {"errors": "yield", "ordered": ordered, "cancel_token": cancel, **self._options.of_batch}
         with engine.batch(cast(Any, prompts()), **options) as outcomes:
             for outcome in outcomes:
                 first = outcome[0] if isinstance(outcome, list) else outcome
-                row = places.pop(first.index)
-                while settled and (not ordered or settled[0][0] < row):
-                    yield settled.popleft()
-                if not _is_cancelled(outcome):
+                row = first.index
+                if row in known:
+                    yield row, known.pop(row)
+                elif not _is_cancelled(outcome):
                     yield row, self._done(row, outcome)
-        yield from settled
 
     def job(self) -> dict[str, str]:
         """What its results depend on, each as text: equal for jobs of which one can go on with the other."""
@@ -186,8 +182,11 @@ class Generate(Mapper):
         if self._shape is None:
             return completion.text
         try:
-            return fitted(json.loads(completion.text), self._shape)
-        except (ValueError, OverflowError) as error:
+            value = json.loads(completion.text)
+            if "\\u" in completion.text:  # half of a surrogate pair is JSON, and no text of a column
+                json.dumps(value, ensure_ascii=False).encode()
+            return fitted(value, self._shape)
+        except (RecursionError, ValueError, OverflowError) as error:
             n, reason = len(completion.token_ids), completion.finish_reason
             raise GenerateError(
                 f"the JSON text of {n} tokens can't be read, and ended by {reason!r} ({error}): give it more "
@@ -242,7 +241,7 @@ def _read_messages(cell: Any) -> Any:
     if isinstance(cell, str):
         try:
             cell = json.loads(cell)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"messages must be a list, or JSON text of one: {error}") from None
     if hasattr(cell, "tolist"):
         cell = cell.tolist()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oxillama.kernels import _table
+
 if TYPE_CHECKING:
     from oxillama.engine import Engine
     from oxillama.gguf.fingerprint import ModelFingerprint
@@ -15,12 +17,15 @@ DECIDING = ("kv_type", "rope", "overrides")
 
 
 def identity_of(engine: Engine) -> dict[str, str]:
-    """The model's file, the tokenizer's, adapters and settings, each as text."""
+    """The model's file, the tokenizer's, adapters, settings, the CPU tier and the version, each as text."""
+    from oxillama.server.version import VERSION
+
     snapshots, config = engine.context.snapshots, engine.config
     files = {"model": snapshots.identity, "tokenizer": snapshots.tokenizer_identity}
     found = {name: _known_by(one.fingerprint) if one else "" for name, one in files.items()}
     found |= {name: repr(getattr(config, name)) for name in DECIDING}
     found["lora"] = repr([(lora.digest, scale) for lora, scale in engine.pushed_loras])
+    found |= {"tier": _table.tier(), "version": VERSION}
     return found | {"context_size": str(engine.context_size)}
 
 

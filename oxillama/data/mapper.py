@@ -198,7 +198,8 @@ class Mapper(ABC):
             raise error
         found = self.empty()[0] if cells is None else cells
         if self.on_error == "column":
-            found[self.error_name] = f"{type(error).__name__}: {error}"
+            text = f"{type(error).__name__}: {error}".replace(f"prompts[{row}]", "prompt")  # whatever the batching
+            found[self.error_name] = text.encode("utf-8", "backslashreplace").decode()
         return found, 0
 
     def __getstate__(self) -> dict[str, Any]:

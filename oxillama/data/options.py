@@ -60,6 +60,8 @@ class Options:
         check_options("chat" if chat else "generate", own)
         if own.get("echo") and (chat or "json_schema" in own):
             raise ConfigError("echo must be left out with messages, and with json_schema: JSON is all of the text")
+        kinds = ChatOptions.__annotations__
+        self._integers = {name for name in own if kinds.get(name) in (int, int | None)}
         self._rows = {name: value.name for name, value in own.items() if isinstance(value, Column)}
         fixed = {name: value for name, value in own.items() if name not in self._rows}
         if "prompt_logprobs" in details:
@@ -102,7 +104,8 @@ class Options:
         for name, column in self._rows.items():
             value = row[column]
             if not is_null(value):
-                found[name] = value.tolist() if hasattr(value, "tolist") else value
+                value = value.tolist() if hasattr(value, "tolist") else value
+                found[name] = _whole(value) if name in self._integers else value
         return found
 
     def rendered(
@@ -114,3 +117,9 @@ class Options:
         options = {**self._chat, **own}
         ids = chat_prompt(context, messages, options)
         return ids, options
+
+
+def _whole(value: Any) -> Any:
+    """An integer for a whole number: pandas makes floats of integers beside a null. Beyond 53 bits it stays a float,
+    which is refused, since it may be another integer's neighbour."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= 1 << 53 else value

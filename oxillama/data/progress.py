@@ -28,7 +28,7 @@ class Rows:
         self._n_rows, self._n_tokens = n_done, 0
         self._bar: Any = None
         if progress is True:
-            from tqdm import tqdm  # type: ignore[import-untyped]
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]  # a widget in notebooks
 
             self._began = time.perf_counter()
             self._bar = tqdm(total=total, initial=n_done, unit="row")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,10 +17,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oxillama.data.files import SameFile
 from oxillama.data.identity import identity_of
-from oxillama.data.journal import Journal, digest_of
+from oxillama.data.journal import Journal, digest_of, json_bytes
 from oxillama.data.progress import Progress, Rows
-from oxillama.data.table_job import Report, journal_of
+from oxillama.data.table_job import Report, check_paths, journal_of
 from oxillama.errors import ConfigError
 from oxillama.gguf.output import atomic_file
 
@@ -49,17 +49,19 @@ class Request:
 
 
 def is_request_file(path: str) -> bool:
-    """Whether the first line of a file is a request. Raises OSError."""
-    with open(path, "rb") as file, suppress(ValueError):
-        first = json.loads(file.readline(1 << 24))
+    """Whether the first line of a file that isn't blank is a request. Raises OSError."""
+    with open(path, "rb") as file, suppress(ValueError, RecursionError):
+        lines = iter(lambda: file.readline(1 << 24), b"")
+        first = json.loads(next((line for line in lines if line.strip()), b""))
         return isinstance(first, dict) and {"custom_id", "url", "body"} <= first.keys()
     return False
 
 
-def read_requests(path: str) -> Iterator[Request]:
+def read_requests(source: SameFile) -> Iterator[Request]:
     """The requests of a file. Raises ConfigError, which names the line, for one that is no request; OSError."""
     seen: set[str] = set()
-    with open(path, "rb") as file:
+    path = source.path
+    with source.opened() as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 request = _read(f"{path}: line {number}", line)
@@ -72,7 +74,7 @@ def read_requests(path: str) -> Iterator[Request]:
 def _read(place: str, line: bytes) -> Request:
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{place} is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{place} must be an object with {', '.join(FIELDS)}")
@@ -84,8 +86,11 @@ def _read(place: str, line: bytes) -> Request:
     if found["method"] != "POST" or found["url"] not in URLS:
         given = f"{found['method']} {found['url']}"
         raise ConfigError(f"{place}: method and url must be POST and one of {', '.join(URLS)}, not {given:.80}")
-    body = json.dumps(found["body"], ensure_ascii=True).encode()
-    digest = digest_of([found["url"], found["body"]])
+    try:
+        body = json.dumps(found["body"], ensure_ascii=True).encode()
+        digest = digest_of([found["url"], found["body"]])
+    except RecursionError:
+        raise ConfigError(f"{place}: body is nested too deep") from None
     return Request(found["custom_id"], found["url"], body, digest, bool(found["body"].get("stream")))
 
 
@@ -95,9 +100,10 @@ def answer_file(
 ) -> Report:  # fmt: skip
     """Answers the requests of a file, and writes the answers to another, in the order of the requests.
 
-    What a request answers is what `oxillama serve` answers. Finished ones stand in `OUTPUT.partial` until all are, by
-    their custom_id: a call goes on with the others, also those that were added to the input since. A request whose
-    content changed is answered again.
+    What a request answers is what `oxillama serve` answers. Finished ones stand in `OUTPUT.partial` until all are, and
+    none failed, by their custom_id: a call goes on with the others, also those that were added to the input since. A
+    request whose content changed is answered again. An output without that file, which a finished job has left, is
+    refused, since nothing says what it was made with.
 
     name, aliases: what requests may call the model, as for the server; without `model` they mean it, too. again: answer
     those anew that failed. deadline: seconds for an answer. A first SIGINT (in the main thread) ends it, and keeps what
@@ -106,15 +112,15 @@ def answer_file(
     Raises ConfigError for a line that is no request, before anything is computed, or without the extra `server`;
     OSError.
     """
-    n_all = sum(1 for _ in read_requests(source))
+    check_paths(source, output)
+    requests = SameFile(source)
+    n_all = sum(1 for _ in read_requests(requests))
     report = Report(n_all if limit is None else min(limit, n_all))
     app = _app_of(engine, name, aliases, deadline)
     with Journal(journal_of(output), {"kind": "requests", **identity_of(engine)}) as journal:
-        if not journal.n_done and os.path.exists(output):
-            _take_over(output, journal)
 
         def lacking() -> Iterator[Request]:
-            return _lacking(islice(read_requests(source), report.n_rows), journal, again)
+            return _lacking(islice(read_requests(requests), report.n_rows), journal, again)
 
         report.n_before = report.n_rows - sum(1 for _ in lacking())
         shown = Rows(progress, report.n_rows, report.n_before)
@@ -124,8 +130,8 @@ def answer_file(
             shown.close()
         report.whole = report.n_before + report.n_done == report.n_rows
         if report.whole:
-            _write(source, output, journal, report)
-            if report.n_rows == n_all:
+            _write(requests, output, journal, report)
+            if report.n_rows == n_all and not report.errors:
                 journal.remove()
     return report
 
@@ -149,21 +155,6 @@ def _app_of(engine: Engine, name: str, aliases: tuple[str, ...], deadline: float
     )  # fmt: skip
     model = ServedModel(name, AsyncEngine(engine), aliases=aliases)
     return App(Service(Models([model], config), config))
-
-
-def _take_over(output: str, journal: Journal) -> None:
-    """Notes the answers that the output has already. Raises ConfigError for a file that has none."""
-    with open(output, "rb") as file:
-        for number, text in enumerate(file, 1):
-            try:
-                line = json.loads(text)
-                failed = line["response"] is None or line["response"]["status_code"] >= 400
-                journal.add(str(line["custom_id"]), "", line, failed=failed)
-            except (ValueError, KeyError, TypeError):
-                journal.remove()
-                raise ConfigError(
-                    f"{output} is there already, and its line {number} is no answer: remove it, or give another output"
-                ) from None
 
 
 async def _answer_all(app: App, left: Iterator[Request], keep: Callable[[Request, dict[str, Any]], None]) -> None:
@@ -260,7 +251,7 @@ def _keep(journal: Journal, report: Report, shown: Rows, request: Request, line:
     shown.add(n_tokens)
 
 
-def _write(source: str, output: str, journal: Journal, report: Report) -> None:
+def _write(source: SameFile, output: str, journal: Journal, report: Report) -> None:
     """Writes all answers, in the order of the requests."""
     with atomic_file(Path(output)) as file:
         for request in islice(read_requests(source), report.n_rows):
@@ -268,4 +259,4 @@ def _write(source: str, output: str, journal: Journal, report: Report) -> None:
             error = line["response"]["body"].get("error") if line["response"]["status_code"] >= 400 else None
             if error:
                 report.failed(request.id, str(error.get("code")), str(error.get("message")))
-            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            file.write(json_bytes(line) + b"\n")

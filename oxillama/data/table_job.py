@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from oxillama.data.files import TableFile, check_output, open_table, write_table
+from oxillama.data.frames import check_columns
 from oxillama.data.generate import Generate
 from oxillama.data.journal import Journal, digest_of
 from oxillama.data.progress import Progress, Rows
@@ -18,7 +19,7 @@ from oxillama.errors import ConfigError
 if TYPE_CHECKING:
     from oxillama.core.results import CancelToken
 
-__all__ = ["Report", "journal_of", "map_file"]
+__all__ = ["Report", "check_paths", "journal_of", "map_file"]
 
 
 @dataclass
@@ -49,6 +50,19 @@ def journal_of(path: str) -> str:
     return f"{path}.partial"
 
 
+def check_paths(source: str, output: str) -> None:
+    """Raises ConfigError for an output that can't be written, or that is there and of no job that could go on."""
+    folder = os.path.dirname(os.path.abspath(output))
+    if not os.path.isdir(folder):
+        raise ConfigError(f"{output}: can't be written, there is no folder {folder}")
+    if not os.path.exists(output):
+        return
+    if os.path.exists(source) and os.path.samefile(source, output):
+        raise ConfigError(f"{output} is {source} itself: give another output")
+    if not os.path.lexists(journal_of(output)):
+        raise ConfigError(f"{output} is there already: remove it, or give another output")
+
+
 def map_file(
     mapper: Generate, source: str, output: str, *, limit: int | None = None, again: bool = False,
     progress: Progress = False, cancel: CancelToken | None = None,
@@ -57,24 +71,26 @@ def map_file(
 
     Finished rows stand in `OUTPUT.partial` until all are: a call with the same settings goes on with the others, and
     gives the bits that one call gives. A row whose input changed since is computed again. `output` takes its name when
-    all rows are finished, or the first `limit`, and the partial file stays until all are.
+    all rows are finished, or the first `limit`, and the partial file stays until all are, none of which failed. An
+    output without one, which a finished job has left, is refused, since nothing says what it was made with.
 
     again: compute rows anew that failed. cancel: when it is cancelled, what is finished is kept, and the report says
     that the output isn't whole. Raises ConfigError for files and columns that can't be read or written, OSError, and
     what a call of the mapper raises for all rows.
     """
+    check_paths(source, output)
+    if not isinstance(mapper, Generate) or mapper.on_error != "column":
+        raise ConfigError(f"map_file needs a Generate with on_error='column', not {mapper!r:.200}")
     table = open_table(source)
     n_rows = table.n_rows if limit is None else min(limit, table.n_rows)
+    if table.names or table.n_rows:  # a file of JSON lines without any has no names
+        check_columns(table.names, mapper.inputs)
     check_output(output, table, n_rows)
     report = Report(n_rows)
     added = mapper.added()
     for name in added:
         if name in table.names:
             raise ConfigError(f"{source} has a column {name!r} already: give another --output-column")
-    if os.path.exists(output) and not os.path.exists(journal_of(output)):
-        _check_whole(output, n_rows, mapper.output)
-        report.n_before, report.whole = n_rows, True
-        return report
     with Journal(journal_of(output), {"kind": "table", **mapper.job()}) as journal:
         _compute(mapper, table, journal, report, again, progress, cancel)
         if report.n_before + report.n_done < n_rows:
@@ -82,19 +98,9 @@ def map_file(
         write_table(output, table, n_rows, added, journal.value)
         _count_failures(mapper, journal, report)
         report.whole = True
-        if n_rows == table.n_rows:
+        if n_rows == table.n_rows and not report.errors:
             journal.remove()
     return report
-
-
-def _check_whole(output: str, n_rows: int, column: str) -> None:
-    """Raises ConfigError unless a file has the rows that are wanted."""
-    found = open_table(output)
-    if found.n_rows != n_rows or (n_rows and column not in found.names):
-        raise ConfigError(
-            f"{output} is there already, with {found.n_rows} rows, and {n_rows} are wanted: remove it, or give another "
-            "output"
-        )
 
 
 def _compute(
@@ -106,7 +112,8 @@ def _compute(
 
     def rows() -> Iterator[dict[str, Any]]:
         n_taken = 0
-        for i, row in enumerate(islice(table.rows(mapper.inputs), report.n_rows)):
+        taken = table.rows(mapper.inputs) if report.n_rows else iter(())
+        for i, row in enumerate(islice(taken, report.n_rows)):
             digest = digest_of(row)
             if journal.has(i, digest, again=again):
                 report.n_before += 1

@@ -178,9 +178,9 @@ async def _forwarded(scope: Any, body: bytes) -> ForwardedRequest:
 def _prompt(body: bytes) -> tuple[str, str]:
     try:
         fields = json.loads(body)
+        return prompt_of(fields) if isinstance(fields, dict) else ("", "")
     except (ValueError, RecursionError):  # the replica says what is wrong with it
         return "", ""
-    return prompt_of(fields) if isinstance(fields, dict) else ("", "")
 
 
 async def _read(receive: Any, most: int) -> bytes | None:

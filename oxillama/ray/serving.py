@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from oxillama._util.checks import check_choice, check_float, check_int, check_keywords
 from oxillama.config import EngineConfig, EngineOptions
+from oxillama.data.engines import with_absolute_paths
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def serve_app(
     names the extra, without Ray.
     """
     check_keywords("serve_app", engine, EngineOptions.__annotations__)
-    settings = EngineConfig(_path(model), **engine)
+    settings = EngineConfig(_path(model), **with_absolute_paths(engine))
     if num_replicas != "auto":
         num_replicas = check_int("num_replicas", num_replicas, 1, MOST_REPLICAS)
     num_cpus = check_float("num_cpus", num_cpus, 0.01, 4096)

@@ -41,7 +41,7 @@ def alone(engine):
 
 
 def mapper(engine, **options):
-    return oxd.Generate(engine, template=TEXT, on_error="column", **{**SAME, **options})
+    return oxd.Generate(engine, template=TEXT, **{"on_error": "column", **SAME, **options})
 
 
 def read(path):
@@ -110,8 +110,9 @@ def test_a_limited_job_goes_on_without_doing_anything_twice(folder, engine, alon
     assert (report.n_rows, report.n_done, report.n_before, report.whole) == (6, 4, 2, True)
     assert answers("out.jsonl") == alone
     assert not os.path.exists("out.jsonl.partial")
-    report = map_file(mapper(engine), "in.jsonl", "out.jsonl")
-    assert (report.n_done, report.n_before, report.whole) == (0, 6, True)
+    with pytest.raises(ox.ConfigError, match=r"out.jsonl is there already: remove it"):
+        map_file(mapper(engine, seed=4), "in.jsonl", "out.jsonl")
+    assert answers("out.jsonl") == alone
 
 
 def test_a_cancelled_job_keeps_what_is_finished_and_goes_on_to_the_same_bits(folder, engine, alone):
@@ -152,8 +153,16 @@ def test_failed_rows_are_told_and_tried_again(folder, engine, capsys):
     found = read("out.jsonl")
     assert [row["answer"] is None for row in found] == [False, True, True]
     assert found[1]["answer_error"].startswith("ContextOverflowError: ")
+    assert "out.jsonl.partial stays for --retry-failed" in said
+    assert main(["batch", "in.jsonl", "out.jsonl", "--prompt-column", "p", *FLAGS]) == 1
+    assert "0 of 3 rows" in capsys.readouterr().err
+    write("in.jsonl", [{"p": "a"}, {"p": "cat " * 9000}, {"p": "b"}])
+    assert main(["batch", "in.jsonl", "out.jsonl", "--prompt-column", "p", "--retry-failed", *FLAGS]) == 1
+    assert "2 of 3 rows" in capsys.readouterr().err
+    assert [row["answer"] is None for row in read("out.jsonl")] == [False, True, False]
     one = oxd.Generate(engine, prompt="p", on_error="column", **SAME)
     os.remove("out.jsonl")
+    os.remove("out.jsonl.partial")
     assert map_file(one, "in.jsonl", "out.jsonl", limit=2).errors == {"ContextOverflowError": 1}
     assert map_file(one, "in.jsonl", "out.jsonl", limit=2).n_done == 0
     assert map_file(one, "in.jsonl", "out.jsonl", limit=2, again=True).n_done == 1
@@ -183,11 +192,15 @@ def test_a_job_with_other_settings_is_another(folder, engine, options, name):
     [
         ("a.csv", "a,b\n1\n", "line 2 has 1 cells, and there are 2"),
         ("a.csv", "a,a\n1,2\n", "2 columns 'a'"),
-        ("a.csv", 'a\n"b', "line 3 can't be read"),
-        ("a.csv", "b\n1\n", "row 0 has no column 'a'"),
+        ("a.csv", 'a\n"b', "line 2 can't be read"),
+        ("a.csv", 'a,b\n"x\n\ny",1\n\n2\n', "line 6 has 1 cells"),
+        ("a.csv", "b\n1\n", "has no column 'a'; it has 'b'"),
         ("a.jsonl", '{"a": "x"}\n[1]\n', "line 2 must be an object"),
         ("a.jsonl", '{"a": "x"}\n{"a"\n', "line 2 is no JSON"),
-        ("a.jsonl", '{"a": "x"}\n{"b": 1}\n', "row 1 has no column 'a'"),
+        ("a.csv", "b\n", "has no column 'a'; it has 'b'"),
+        ("a.jsonl", '{"c": "x"}\n{"b": 1}\n', "has no column 'a'; it has 'c', 'b'"),
+        ("a.jsonl", '{"a": "x", "b": ' + '[{"c":' * 100 + "[]" + "}]" * 100 + "}\n", "line 1 is nested more than 200"),
+        ("a.jsonl", '{"a": ' + "[" * 200_000, "line 1 is no JSON"),
         ("a.jsonl", '{"a": "x", "answer": 1}\n', "has a column 'answer' already"),
         ("a.parquet", "PAR", "is no Parquet file"),
         ("a.txt", "a", "must end in one of .parquet, .csv"),
@@ -205,15 +218,60 @@ def test_files_that_cannot_be_read(folder, engine, name, text, match):
 
 def test_outputs_that_are_there_already(folder, engine):
     write("out.jsonl", [{"a": 1}])
-    with pytest.raises(ox.ConfigError, match="is there already, with 1 rows, and 6 are wanted"):
+    with pytest.raises(ox.ConfigError, match="is there already: remove it"):
         map_file(mapper(engine), "in.jsonl", "out.jsonl")
+    with pytest.raises(ox.ConfigError, match=r"in\.jsonl itself: give another output"):
+        map_file(mapper(engine), "in.jsonl", os.path.abspath("in.jsonl"))
+    with pytest.raises(ox.ConfigError, match=r"there is no folder .*/none"):
+        map_file(mapper(engine), "in.jsonl", "none/out.jsonl")
     with pytest.raises(ox.ConfigError, match="must end in"):
         map_file(mapper(engine), "in.jsonl", "out.xlsx")
-    write("out.csv.partial", ["something else"])
-    with pytest.raises(ox.ConfigError, match=r"out.csv.partial is no record of a job"):
-        map_file(mapper(engine), "in.jsonl", "out.csv")
     with Journal("b.jsonl.partial", {}), pytest.raises(ox.ConfigError, match="in use"):
         map_file(mapper(engine), "in.jsonl", "b.jsonl")
+
+
+@pytest.mark.parametrize("text", ["something else\n", "no end of line", '{"oxillama', "{}\n"])
+def test_a_foreign_file_is_no_journal_and_stays(folder, engine, text):
+    (folder / "out.csv.partial").write_text(text)
+    with pytest.raises(ox.ConfigError, match=r"out.csv.partial is no record of a job"):
+        map_file(mapper(engine), "in.jsonl", "out.csv")
+    assert (folder / "out.csv.partial").read_text() == text
+
+
+def test_a_journal_is_no_link(folder, engine):
+    (folder / "precious").write_text("")
+    os.symlink("precious", "out.csv.partial")
+    with pytest.raises(ox.ConfigError, match=r"out.csv.partial is a symbolic link"):
+        map_file(mapper(engine), "in.jsonl", "out.csv")
+    assert (folder / "precious").read_text() == ""
+
+
+def test_a_journal_that_was_cut_off_in_its_header_begins_anew(folder):
+    (folder / "a.partial").write_text('{"oxillama_batch": 1, "jo')
+    with Journal("a.partial", {"a": 1}) as journal:
+        journal.add(0, "x", "\ud83d", failed=False)
+        journal.add(1, "y", "é", failed=True)
+    with Journal("a.partial", {"a": 1}) as journal:
+        assert [journal.value(0), journal.value(1)] == ["\ud83d", "é"]
+        assert (journal.n_done, journal.n_failed) == (2, 1)
+        os.remove("a.partial")
+        journal.remove()
+
+
+def test_a_job_is_of_one_cpu_tier_and_version(folder, engine, monkeypatch):
+    map_file(mapper(engine), "in.jsonl", "out.jsonl", limit=1)
+    for what, name in (("oxillama.server.version.VERSION", "version"), ("oxillama.data.identity._table.tier", "tier")):
+        with monkeypatch.context() as patch:
+            patch.setattr(what, "0" if name == "version" else lambda: "another")
+            with pytest.raises(ox.ConfigError, match=f"another {name}: give what that had"):
+                map_file(mapper(engine), "in.jsonl", "out.jsonl")
+
+
+def test_a_mapper_of_another_kind_is_refused(folder, engine):
+    for one in (oxd.Embed(engine, input="animal"), mapper(engine, on_error="null")):
+        with pytest.raises(ox.ConfigError, match="map_file needs a Generate with on_error='column'"):
+            map_file(one, "in.jsonl", "out.jsonl")
+    assert not os.path.exists("out.jsonl.partial")
 
 
 def test_what_the_output_cannot_hold_is_told_before_anything_is_computed(folder, engine):
@@ -228,6 +286,71 @@ def test_what_the_output_cannot_hold_is_told_before_anything_is_computed(folder,
         assert not os.path.exists(f"{output}.partial")
     assert map_file(mapper(engine), "in.parquet", "out.parquet").whole
     assert pq.read_table("out.parquet")["b"].to_pylist() == [b"x"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("to", ["csv", "jsonl", "parquet"])
+def test_a_table_without_rows_keeps_its_columns(folder, engine, kind, to):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    (folder / "a.csv").write_text("animal,n\n")
+    (folder / "a.jsonl").write_text("")
+    pq.write_table(pa.table({"animal": pa.array([], pa.string()), "n": pa.array([], pa.int8())}), "a.parquet")
+    assert map_file(mapper(engine), f"a.{kind}", f"out.{to}").whole
+    names = [*(["animal", "n"] if kind != "jsonl" else []), "answer", "answer_error"]
+    if to == "parquet":
+        assert pq.read_table("out.parquet").column_names == names
+        assert pq.read_table("out.parquet").num_rows == 0
+    else:
+        assert (folder / f"out.{to}").read_text() == ("" if to == "jsonl" else f"{','.join(names)}\n")
+
+
+def test_a_name_that_a_line_lacks_is_null_there(folder, engine, alone):
+    write("in.jsonl", [{"animal": "cat"}, {"n": 1}])
+    assert map_file(mapper(engine), "in.jsonl", "out.jsonl").whole
+    assert answers("out.jsonl") == [alone[0], None]
+
+
+def test_cells_of_csv_are_of_any_length_and_blank_lines_are_none(folder, engine, alone):
+    long = "x" * (1 << 18)
+    (folder / "in.csv").write_text(f"\n\nanimal,more\ncat,{long}\n\nhen,\n\n")
+    assert map_file(mapper(engine), "in.csv", "out.jsonl").n_rows == 2
+    assert [row["more"] for row in read("out.jsonl")] == [long, None]
+    assert answers("out.jsonl") == [alone[0], alone[5]]
+    (folder / "bad.csv").write_bytes(b"animal\ncat\n" * 9 + b"\xff\n")
+    with pytest.raises(ox.ConfigError, match="line 19 can't be read: it is no UTF-8"):
+        map_file(mapper(engine), "bad.csv", "bad.jsonl")
+
+
+def test_halves_of_surrogate_pairs_and_nan_are_written_as_json_can(folder, engine):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    write("in.jsonl", [{"animal": "cat", "x": "\ud83d"}, {"animal": "\ud83d", "x": "é"}])
+    assert map_file(mapper(engine), "in.jsonl", "out.jsonl").whole
+    assert [row["x"] for row in read("out.jsonl")] == ["\ud83d", "é"]
+    for name in ("out.csv", "out.parquet"):
+        with pytest.raises(ox.ConfigError, match=r"write .jsonl"):
+            map_file(mapper(engine), "in.jsonl", name)
+        assert not os.path.exists(f"{name}.partial")
+    pq.write_table(pa.table({"animal": ["cat"], "x": [float("nan")], "y": [[float("inf"), 1.5]]}), "in.parquet")
+    assert map_file(mapper(engine), "in.parquet", "nan.jsonl").whole
+    assert (folder / "nan.jsonl").read_text().startswith('{"animal": "cat", "x": null, "y": [null, 1.5], ')
+
+
+@pytest.mark.parametrize("kind", ["rows", "requests"])
+def test_an_input_that_changes_meanwhile_ends_the_job(folder, engine, kind):
+    def change(n, total):
+        if n == 1:
+            with open("in.jsonl", "a") as file:
+                file.write("\n")
+
+    write("in.jsonl", REQUESTS if kind == "requests" else [{"animal": "cat"}, {"animal": "hen"}])
+    run, one = (map_file, mapper(engine)) if kind == "rows" else (answer_file, engine)
+    with pytest.raises(ox.ConfigError, match=r"in.jsonl changed while it was read"):
+        run(one, "in.jsonl", "out.jsonl", progress=change)
+    assert not os.path.exists("out.jsonl")
 
 
 # ---- requests
@@ -281,22 +404,26 @@ def test_requests_go_on_where_they_stopped(folder, engine):
     report = answer_file(engine, "in.jsonl", "out.jsonl", limit=2)
     assert (report.n_rows, report.n_done, report.whole) == (2, 2, True)
     first = read("out.jsonl")
-    report = answer_file(engine, "in.jsonl", "out.jsonl")
-    assert (report.n_before, report.n_done, report.whole) == (2, 2, True)
-    assert read("out.jsonl")[:2] == first
-    # with more of them afterwards, some of which failed, and one that changed
+    # with other ones meanwhile, one of which fails
     write("in.jsonl", [*REQUESTS[1:], *BAD[1:2]])
-    assert answer_file(engine, "in.jsonl", "out.jsonl").n_done == 1
+    report = answer_file(engine, "in.jsonl", "out.jsonl")
+    assert (report.n_before, report.n_done, report.whole) == (1, 3, True)
     assert read("out.jsonl")[0] == first[1]
-    assert answer_file(engine, "in.jsonl", "out.jsonl").n_done == 0
+    report = answer_file(engine, "in.jsonl", "out.jsonl")
+    assert (report.n_done, report.errors.total()) == (0, 1)
     assert answer_file(engine, "in.jsonl", "out.jsonl", again=True).n_done == 1
+    write("in.jsonl", ["", *REQUESTS[1:]])
+    assert main(["batch", "in.jsonl", "out.jsonl", "-t", "1"]) == 0
     assert not os.path.exists("out.jsonl.partial")
+    with pytest.raises(ox.ConfigError, match="is there already: remove it"):
+        answer_file(engine, "in.jsonl", "out.jsonl")
 
 
 @pytest.mark.parametrize(
     ("line", "match"),
     [
         ("{", "line 2 is no JSON"),
+        ("[" * 200_000, "line 2 is no JSON"),
         ("[1]", "line 2 must be an object"),
         (request(""), None),
         ({"custom_id": "x"}, "line 2: method must be a text"),
@@ -317,10 +444,22 @@ def test_lines_that_are_no_requests_are_found_before_anything_is_computed(folder
     assert sorted(os.listdir()) == ["in.csv", "in.jsonl"]
 
 
-def test_an_output_without_answers_stays(folder, engine):
+def test_bodies_of_any_depth_are_answered_or_refused(folder, engine):
+    for depth in (*range(600, 1000, 7), 20_000):
+        deep = "[" * depth + "]" * depth
+        given = json.dumps(request("a", prompt="DEEP")).replace(json.dumps("DEEP"), deep)
+        write("in.jsonl", [given])
+        try:
+            found = str(answer_file(engine, "in.jsonl", f"out{depth}.jsonl").examples)
+        except ox.ConfigError as error:
+            found = str(error)
+        assert "a: " in found or "line 1" in found
+
+
+def test_an_output_of_no_job_stays(folder, engine):
     write("in.jsonl", REQUESTS)
     write("out.jsonl", [{"a": 1}])
-    with pytest.raises(ox.ConfigError, match="its line 1 is no answer"):
+    with pytest.raises(ox.ConfigError, match="is there already: remove it"):
         answer_file(engine, "in.jsonl", "out.jsonl")
     assert read("out.jsonl") == [{"a": 1}]
     assert not os.path.exists("out.jsonl.partial")
@@ -352,6 +491,8 @@ def test_answers_that_cannot_be_kept_end_the_job(folder, engine, monkeypatch):
         (["req.jsonl", "out.jsonl", "--details"], "--details is for rows of a table"),
         (["no.csv", "out.csv", "--prompt-column", "a"], "no.csv: No such file"),
         (["in.csv", "", "--prompt-column", "animal"], "OUT is empty"),
+        (["in.csv", "none/o.csv", "--prompt-column", "animal", "-m", "no.gguf"], "none/o.csv: can't be written"),
+        (["in.csv", "in.csv", "--prompt-column", "animal", "-m", "no.gguf"], "in.csv is in.csv itself"),
     ],
 )
 def test_wrong_commands(folder, capsys, flags, match):

@@ -67,6 +67,52 @@ def test_map_takes_batches_as_it_needs_them(alone):
     assert_idle(generate(template=TEXT).engine)
 
 
+def test_endless_rows_without_prompts_give_control_back():
+    def batches():
+        while True:
+            yield {"animal": [None, ""], "n": [1, 2]}
+
+    for options in ({}, {"on_error": "column"}):
+        results = generate(template=TEXT, **options, **SAME).map(batches())
+        for _ in range(100):
+            assert next(results)["answer"] == [None, None]
+        results.close()
+
+
+def test_an_error_is_the_same_in_any_batch():
+    mapper = generate(prompt="p", on_error="column", max_tokens=1)
+    rows = [None, [7, "x"], "a", 5]
+    whole = mapper({"p": rows})["answer_error"]
+    assert [row for one in rows for row in mapper({"p": [one]})["answer_error"]] == whole
+    assert [row for found in mapper.map([{"p": [one]} for one in rows]) for row in found["answer_error"]] == whole
+    assert whole[1] is not None
+    assert whole[3] is not None
+    assert not any("prompts[" in text for text in whole if text)
+
+
+def test_times_of_arrays_are_times_and_nulls_of_libraries_are_null():
+    np, pd = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    day = np.array(["2024-05-06T07:08:09.123456789", "NaT"], "M8[ns]")
+    span = np.array([90_000_000_000, "NaT"], "m8[ns]")
+    mapper = generate(template="{t:%Y-%m-%d} {d}", details=("prompt_tokens",), max_tokens=1)
+    found = mapper({"t": day, "d": span})
+    with ox.load(num_threads=1) as engine:
+        n_tokens = engine.generate("2024-05-06 0:01:30", max_tokens=1).prompt_tokens
+    assert found["answer_prompt_tokens"].tolist() == [n_tokens, None]
+    nulls = [pd.NA, pd.NaT, float("nan"), np.datetime64("NaT"), np.timedelta64("NaT"), None]
+    assert generate(prompt="p", max_tokens=1)({"p": nulls})["answer"] == [None] * 6
+
+
+def test_a_seed_beside_a_null_is_an_integer(engine):
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"p": ["Once", "Once", "Once"], "s": [1, None, 1.5]})
+    mapper = generate(prompt="p", seed=oxd.col("s"), max_tokens=4, on_error="column")
+    found = mapper(table)
+    assert found["answer"][0] == engine.generate("Once", seed=1, max_tokens=4).text
+    assert pd.isna(found["answer_error"][1])
+    assert found["answer_error"][2].startswith("ConfigError: seed must be")
+
+
 def test_prompts_may_be_columns_of_text_or_token_ids(engine):
     ids = [engine.tokenize("The cat"), engine.tokenize("A")]
     expected = [engine.generate(prompt, **SAME).text for prompt in ("The cat", "A")]
@@ -235,7 +281,8 @@ def test_a_row_that_fails_leaves_the_others(alone):
         ({"prompt": "p", "seed": oxd.col("s")}, {"p": "a", "s": -1}, "ConfigError: seed must be from 0"),
         ({"prompt": "p", "choices": oxd.col("s")}, {"p": "a", "s": [1]}, "ConfigError: choices[0] must be a str"),
         ({"prompt": "p"}, {"p": [1, 1 << 40]}, "TokenizerError"),
-        ({"prompt": "p"}, {"p": 5}, "ConfigError: prompts[0] must be text"),
+        ({"prompt": "p"}, {"p": 5}, "ConfigError: prompt must be text"),
+        ({"messages": "p"}, {"p": "[" * 200_000}, "ConfigError: messages must be a list, or JSON"),
         ({"template": "{p:.2f}"}, {"p": "x"}, "ConfigError: the template '{p:.2f}' doesn't fit"),
         ({"messages": "p"}, {"p": "{"}, "ConfigError: messages must be a list, or JSON"),
         ({"messages": "p"}, {"p": [{"role": "user"}]}, "MessageError"),

@@ -119,3 +119,11 @@ def test_a_pickle_holds_no_engine_and_an_absolute_path(tmp_path, monkeypatch):
         before = len(pickle.dumps(mapper))
         mapper(ROWS)
         assert len(pickle.dumps(mapper)) < before + 200
+
+
+def test_a_pickle_holds_the_absolute_path_of_packed_weights(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for packed, expected in (("a.packed", str(tmp_path / "a.packed")), (True, True)):
+        mapper = oxd.Embed(input="animal", engine={"packed": packed})
+        assert mapper.source._config.packed == expected
+        assert pickle.loads(pickle.dumps(mapper)).source._config.packed == expected

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from oxillama.ray.front import ATTEMPTS, Front
+from oxillama.ray.front import ATTEMPTS, Front, _prompt
 from oxillama.server import ServerConfig
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
@@ -127,3 +127,8 @@ def test_a_client_that_leaves_leaves_its_replica():
     sent, handle = ask([[], [START, PART], "hang"], leave=True)
     assert sent == [START, PART]
     assert handle.n_left == 1
+
+
+def test_deep_bodies_are_the_replicas_to_refuse():
+    for depth in (*range(700, 1000), 200_000):  # the parser has one limit, and what walks through the value another
+        assert _prompt(b'{"prompt": ' + b"[" * depth + b"]" * depth + b"}") == ("", "")

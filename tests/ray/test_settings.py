@@ -66,6 +66,16 @@ def test_the_limits_of_the_server_are_those_of_ray_serve(deployments):
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
+def test_paths_of_replicas_are_absolute(deployments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    replicas, _ = deployments(shipped_model(), packed="a.packed", tokenizer_path="t.gguf")
+    config = replicas.init_args[0]
+    assert (config.packed, config.tokenizer_path) == (str(tmp_path / "a.packed"), str(tmp_path / "t.gguf"))
+    assert deployments(packed=True)[0].init_args[0].packed is True
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
 def test_options_of_the_deployment_count_before_ours(deployments):
     scaling = {"min_replicas": 1, "max_replicas": 4}
     options = {"autoscaling_config": scaling, "num_replicas": "auto", "max_ongoing_requests": 3}
