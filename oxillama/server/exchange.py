@@ -14,6 +14,7 @@ from oxillama.server.auth import ANYONE, Key, cors_headers
 from oxillama.server.bodies import parse_body, read_body
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.kinds import Reading, Record
+from oxillama.server.limits import Place
 from oxillama.server.service import Service
 
 __all__ = ["Exchange", "Tally", "dumped", "new_id"]
@@ -46,7 +47,8 @@ class Exchange:
     """One request.
 
     headers: names in lower case; of those that come twice, the last. gone: the client has left. status, n_bytes: of
-    what was sent. route, parameters: the pattern of the path, and its parts.
+    what was sent. route, parameters: the pattern of the path, and its parts. place: in the gate, of a request that a
+    model works on.
     """
 
     def __init__(self, service: Service, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -61,6 +63,7 @@ class Exchange:
         self.is_admin = False
         self.began = time.perf_counter()
         self.tally = Tally()
+        self.place: Place | None = None
         self.route = "other"
         self.parameters: Mapping[str, str] = {}
         self.status, self.n_bytes = 0, 0
