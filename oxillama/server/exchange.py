@@ -31,7 +31,7 @@ def new_id(prefix: str = "") -> str:
 
 
 class Tally:
-    """What an exchange used, for the log and the metrics."""
+    """What an exchange used, for the log and the metrics. failed: code of an error that ended a stream."""
 
     def __init__(self) -> None:
         self.model = "-"
@@ -40,6 +40,7 @@ class Tally:
         self.max_tokens: int | None = None
         self.queued = 0.0
         self.finish_reason = "-"
+        self.failed: str | None = None
         self.content: str | None = None
 
 

@@ -140,6 +140,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
         task = asyncio.current_task()
         if task is not None:
             task.uncancel()
+        exchange.tally.finish_reason = exchange.tally.failed = "draining"
         await writer.write(joined(dialect.failed(ApiError(503, "draining", "the server ends"))))
     except ClientGone:
         exchange.gone = True
@@ -158,7 +159,7 @@ async def pieces(exchange: Exchange, run: Run, dialect: Dialect) -> AsyncGenerat
                 yield joined(events)
     except Exception as error:
         found = failure(error, exchange)
-        exchange.tally.finish_reason = found.code
+        exchange.tally.finish_reason = exchange.tally.failed = found.code
         yield joined(dialect.failed(found))
         return
     finish(exchange, dialect)
