@@ -17,10 +17,11 @@ from oxillama.server.kinds import Reading, Record
 from oxillama.server.limits import Place
 from oxillama.server.service import Service
 
-__all__ = ["Exchange", "Tally", "dumped", "new_id"]
+__all__ = ["METHODS", "Exchange", "Tally", "dumped", "new_id"]
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
 T = TypeVar("T")
 LARGE_BODY = 64 << 10  # bytes of JSON from which it is parsed in another thread
 

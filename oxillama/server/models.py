@@ -162,6 +162,11 @@ class Models:
         """Whether every model that loads at start is loaded."""
         return all(model.state == "ready" for model in self.all.values() if model.at_start)
 
+    @property
+    def all_failed(self) -> bool:
+        """Whether no model can ever answer."""
+        return all(model.state == "failed" for model in self.all.values())
+
     def find(self, name: str | None) -> Chosen:
         """What a request's `model` means. Raises ApiError for an unknown name."""
         if not name:

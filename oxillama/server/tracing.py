@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from oxillama.errors import ConfigError
-from oxillama.server.exchange import Exchange
+from oxillama.server.exchange import METHODS, Exchange
 from oxillama.server.version import VERSION
 
 __all__ = ["Tracing"]
@@ -29,7 +29,6 @@ _OPERATIONS = {
 FAULT = 500  # and above: the span is an error
 GONE = 499  # of a client that left before its answer was whole
 UNKNOWN = "-"  # of a tally: nothing is known
-METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
 OTHER = "other"  # the route of an exchange that has none
 
 

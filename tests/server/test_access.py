@@ -198,3 +198,12 @@ def test_metrics_that_none_reads_stay_small():
         metrics.ended("/a", "GET", 200, i / 1000)
     assert sum(len(histogram._observed) for histogram in metrics._durations.values()) < 1024
     assert 'oxillama_http_request_duration_seconds_count{path="/a"} 5000' in metrics.text(False)
+
+
+def test_methods_that_are_made_up_are_one_in_the_metrics(configured):
+    client = configured()
+    for i in range(3):
+        assert client.call(f"BREW{i}", "/v1/models").status == 405
+    text = client.get("/metrics").body.decode()
+    assert 'method="other"' in text
+    assert "BREW" not in text
