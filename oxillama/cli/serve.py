@@ -19,6 +19,8 @@ from oxillama.cli.files import model_file, named_file
 from oxillama.cli.options import NAMED, engine_options
 from oxillama.config import EngineConfig, field_names
 from oxillama.core.draft_options import MAX_SPECULATIVE
+from oxillama.core.loading import shipped_model
+from oxillama.gguf import open as open_gguf
 from oxillama.server.config import ServerConfig, from_environment, from_file, from_texts, shown_default
 
 if TYPE_CHECKING:
@@ -123,9 +125,27 @@ def _adapters(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def check_file(name: str, path: str | None) -> None:
-    """Raises ModelNotFoundError for a file that isn't there: before anything is served."""
-    if path is not None and not os.path.isfile(path):
+    """Raises ModelNotFoundError for a file that isn't there, and ConfigError for one whose header can't be read: before
+    anything is served."""
+    if path is None:
+        return
+    if not os.path.isfile(path):
         raise oxillama.ModelNotFoundError(f"{name} {path}: there is no such file")
+    try:
+        open_gguf(path).close()
+    except oxillama.OxiLlamaError as error:
+        raise oxillama.ConfigError(f"{name}: {error}") from None
+
+
+def check_draft(name: str, draft: str, model: str | None) -> None:
+    """Raises ConfigError for a draft whose tokens are not the model's, or can't be read: before anything is served."""
+    from oxillama.speculative.draft_model import check_same_vocabulary
+
+    try:
+        tokenizer = oxillama.Tokenizer.from_gguf(shipped_model() if model is None else model)
+        check_same_vocabulary(oxillama.Tokenizer.from_gguf(draft), tokenizer)
+    except oxillama.OxiLlamaError as error:
+        raise oxillama.ConfigError(f"{name} {draft}: {error}") from None
 
 
 def _stem(path: str) -> str:
@@ -153,6 +173,7 @@ def _drafts(name: str, given: Any, place: str, number: Any, options: dict[str, A
         return {"weights": weights, "draft": given, "num_speculative": number}
     file = named_file(name, given)
     check_file(name, file)
+    check_draft(name, file, path)
     threads = options.get("num_threads")
     return {
         "weights": weights + weight_bytes(file),

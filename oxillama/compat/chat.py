@@ -20,7 +20,17 @@ from oxillama.core.results import Completion, TokenLogprob
 from oxillama.core.tool_use import AnswerOptions, ToolUse
 from oxillama.errors import ConfigError
 
-__all__ = ["CHAT", "OF_FILE", "answered", "from_template", "has_template", "held_to", "named_tool", "with_tools"]
+__all__ = [
+    "CHAT",
+    "OF_FILE",
+    "answered",
+    "from_template",
+    "functions_of",
+    "has_template",
+    "held_to",
+    "named_tool",
+    "with_tools",
+]
 
 OF_FILE = "chat_template.default"
 _TEMPLATE = "chat_template."
@@ -93,6 +103,21 @@ def from_template(*, llama: LlamaLike, messages: Any, **options: Any) -> Answer:
     return answered(llama, ids, found, named=named, use=use, legacy=options.get("functions") is not None)
 
 
+def functions_of(tools: Any) -> list[Mapping[str, Any]]:
+    """The functions of tools. Raises ConfigError for anything else than a list of functions with names."""
+    if tools is not None and (isinstance(tools, str | bytes) or not isinstance(tools, Sequence)):
+        raise ConfigError(f"tools must be a list of dicts, not {type(tools).__name__} {tools!r:.60}")
+    found: list[Mapping[str, Any]] = []
+    for i, tool in enumerate(tools or ()):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+            text = f"tools[{i}] must be {{'type': 'function', 'function': {{'name': ...}}}}, not {tool!r:.60}"
+            raise ConfigError(text)
+        found.append(function)
+    return found
+
+
 def named_tool(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The function that tool_choice names, if it does. Raises ConfigError if there is no such."""
     choice, tools = options["tool_choice"], options["tools"]
@@ -101,9 +126,8 @@ def named_tool(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
             raise ConfigError("tool_choice is given without tools: give tools=[...] too")
         return None
     name = choice.get("function", {}).get("name")
-    for tool in tools:
-        if tool["function"]["name"] == name:
-            function: Mapping[str, Any] = tool["function"]
+    for function in functions_of(tools):
+        if function["name"] == name:
             return function
     raise ConfigError(f"Tool choice '{name}' not found in tools.")
 

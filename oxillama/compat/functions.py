@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from oxillama.chat.messages import checked_messages, joined
-from oxillama.compat.chat import Answer, answered, held_to, named_tool, with_tools
+from oxillama.compat.chat import Answer, answered, functions_of, held_to, named_tool, with_tools
 from oxillama.compat.declarations import declared
 from oxillama.compat.llama_grammar import LlamaGrammar
 from oxillama.compat.turns import Part, Turns, random_id, written
@@ -38,12 +38,15 @@ def _read(messages: Any) -> list[dict[str, Any]]:
 
 
 def _asked(options: dict[str, Any]) -> tuple[list[Mapping[str, Any]], Mapping[str, Any] | None]:
-    """(functions to choose from, the one that was chosen). Raises ConfigError for a choice that the format lacks."""
-    named = named_tool(options)
-    choice, tools = options["tool_choice"], options["tools"] or []
+    """(functions to choose from, the one that was chosen).
+
+    Raises ConfigError for a choice that the format lacks, and for tools that aren't functions with names.
+    """
+    functions, named = functions_of(options["tools"]), named_tool(options)
+    choice = options["tool_choice"]
     if choice not in (None, "auto", "none") and named is None:
         raise ConfigError(f"tool_choice must be a tool, auto or none with this chat format, not {choice!r}")
-    return [] if choice == "none" else [tool["function"] for tool in tools], named
+    return [] if choice == "none" else functions, named
 
 
 def _arguments(function: Mapping[str, Any] | None) -> LlamaGrammar:

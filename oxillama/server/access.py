@@ -10,7 +10,7 @@ from typing import Any
 
 from oxillama.server.auth import check_host, check_origin, given_key, is_loopback
 from oxillama.server.errors import ApiError
-from oxillama.server.exchange import Exchange
+from oxillama.server.exchange import METHODS, Exchange
 
 __all__ = ["ALIVE", "admit", "note"]
 
@@ -68,7 +68,8 @@ def note(exchange: Exchange) -> int:
     service = exchange.service
     seconds = time.perf_counter() - exchange.began
     tally, status = exchange.tally, 499 if exchange.gone else exchange.status
-    service.metrics.ended(exchange.route, exchange.method, status, seconds)
+    method = exchange.method if exchange.method in METHODS else "other"  # a client could make up any number of them
+    service.metrics.ended(exchange.route, method, status, seconds)
     for kind, n in (("prompt", tally.prompt_tokens), ("completion", tally.completion_tokens)):
         if n:
             service.metrics.used(exchange.key.name, kind, n)

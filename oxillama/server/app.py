@@ -78,8 +78,9 @@ class App:
         service.open.add(exchange)
         service.metrics.in_flight += 1
         tracing = self.tracing if exchange.path not in ALIVE else None
-        span = None if tracing is None else tracing.begin(exchange)
+        span = None
         try:
+            span = None if tracing is None else tracing.begin(exchange)
             await self._answer(exchange, {**scope, "oxillama": exchange, "app": self})
         finally:
             exchange.leave()
@@ -87,7 +88,7 @@ class App:
             service.metrics.in_flight -= 1
             service.metrics.disconnects += exchange.gone
             status = note(exchange)
-            if tracing is not None:
+            if tracing is not None and span is not None:
                 tracing.end(span, exchange, status)
 
     async def _answer(self, exchange: Exchange, scope: Any) -> None:

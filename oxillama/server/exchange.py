@@ -14,12 +14,14 @@ from oxillama.server.auth import ANYONE, Key, cors_headers
 from oxillama.server.bodies import parse_body, read_body
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.kinds import Reading, Record
+from oxillama.server.limits import Place
 from oxillama.server.service import Service
 
-__all__ = ["Exchange", "Tally", "dumped", "new_id"]
+__all__ = ["METHODS", "Exchange", "Tally", "dumped", "new_id"]
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
 T = TypeVar("T")
 LARGE_BODY = 64 << 10  # bytes of JSON from which it is parsed in another thread
 
@@ -30,7 +32,7 @@ def new_id(prefix: str = "") -> str:
 
 
 class Tally:
-    """What an exchange used, for the log and the metrics."""
+    """What an exchange used, for the log and the metrics. failed: code of an error that ended a stream."""
 
     def __init__(self) -> None:
         self.model = "-"
@@ -39,6 +41,7 @@ class Tally:
         self.max_tokens: int | None = None
         self.queued = 0.0
         self.finish_reason = "-"
+        self.failed: str | None = None
         self.content: str | None = None
 
 
@@ -46,7 +49,8 @@ class Exchange:
     """One request.
 
     headers: names in lower case; of those that come twice, the last. gone: the client has left. status, n_bytes: of
-    what was sent. route, parameters: the pattern of the path, and its parts.
+    what was sent. route, parameters: the pattern of the path, and its parts. place: in the gate, of a request that a
+    model works on.
     """
 
     def __init__(self, service: Service, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -61,6 +65,7 @@ class Exchange:
         self.is_admin = False
         self.began = time.perf_counter()
         self.tally = Tally()
+        self.place: Place | None = None
         self.route = "other"
         self.parameters: Mapping[str, str] = {}
         self.status, self.n_bytes = 0, 0

@@ -67,11 +67,13 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -
     """A run of what `make` asks for, when it is its turn; nothing of it stays behind. Raises what keeps it out."""
     service, tally = exchange.service, exchange.tally
     with chosen.in_use():
-        async with service.gate.enter(exchange.key):
+        async with service.gate.enter(exchange.key) as place:
             tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
             run = None
             try:
-                run = await exchange.elsewhere(lambda: prepare(make()))
+                made = await exchange.elsewhere(lambda: prepare(make()))
+                place.expect(expected(made))
+                run, exchange.place = made, place
                 tally.max_tokens = run.ask.options.get("max_tokens")
                 run.begin()
                 yield run
@@ -79,11 +81,19 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -
                 if run is not None:
                     run.leave()
                     count(exchange, run)
-                service.gate.spend(exchange.key, tally.prompt_tokens + tally.completion_tokens)
+
+
+def expected(run: Run) -> int:
+    """Tokens that a run takes at most: of its prompts, and of all that it may generate."""
+    room = run.ask.chosen.model.ready.engine.context_size
+    given = run.ask.options.get("max_tokens")
+    n_each = len(run.requests) // len(run.prompts)
+    most = room if given is None else given
+    return sum(len(ids) + n_each * min(most, max(room - len(ids), 0)) for ids in run.prompts)
 
 
 def count(exchange: Exchange, run: Run) -> None:
-    """What a run used, for the log."""
+    """What a run used, for the log and for its key."""
     tally = exchange.tally
     tally.prompt_tokens = sum(map(len, run.prompts))
     tally.cached_tokens = run.requests[0].sequence.n_cached or 0
@@ -91,6 +101,8 @@ def count(exchange: Exchange, run: Run) -> None:
     first = [request.clock.first_at for request in run.requests if request.clock.first_at]
     if first:
         tally.first_token = min(first) - exchange.began
+    if exchange.place is not None:
+        exchange.place.spend(tally.prompt_tokens + tally.completion_tokens)
 
 
 def choices_of(run: Run, most_calls: int | None = None) -> list[Choice]:
@@ -106,6 +118,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
             for index, chunk in step:
                 dialect.add(index, chunk)
         finish(exchange, dialect)
+        count(exchange, run)  # before the headers, which say what is left
         if run.requests[0].scores is None:
             await exchange.json(dialect.whole())
         else:  # thousands of entries, maybe, which take longer than other requests are to wait
@@ -127,6 +140,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
         task = asyncio.current_task()
         if task is not None:
             task.uncancel()
+        exchange.tally.finish_reason = exchange.tally.failed = "draining"
         await writer.write(joined(dialect.failed(ApiError(503, "draining", "the server ends"))))
     except ClientGone:
         exchange.gone = True
@@ -145,7 +159,7 @@ async def pieces(exchange: Exchange, run: Run, dialect: Dialect) -> AsyncGenerat
                 yield joined(events)
     except Exception as error:
         found = failure(error, exchange)
-        exchange.tally.finish_reason = found.code
+        exchange.tally.finish_reason = exchange.tally.failed = found.code
         yield joined(dialect.failed(found))
         return
     finish(exchange, dialect)

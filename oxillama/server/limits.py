@@ -19,12 +19,15 @@ QUANTUM = 512  # tokens that a waiting key is given in a round
 
 
 class _Use:
-    """What one key has under way and used. credit: tokens that it may still have before others' turns."""
+    """What one key has under way and used.
 
-    __slots__ = ("credit", "n_open", "tokens", "waiting")
+    credit: tokens that it may still have before others' turns. expected: tokens that its requests under way may take.
+    """
+
+    __slots__ = ("credit", "expected", "n_open", "tokens", "waiting")
 
     def __init__(self) -> None:
-        self.credit = 0
+        self.credit = self.expected = 0
         self.n_open = 0
         self.waiting: deque[asyncio.Future[None]] = deque()
         self.tokens: deque[tuple[float, int]] = deque()  # (when, how many) of the last minute
@@ -38,7 +41,8 @@ class Gate:
 
     Turns are those of deficit round robin (Shreedhar and Varghese, 1995) by tokens: each round gives every waiting key
     as many, and a key whose requests took more than it was given lets others go first. What a request takes is known
-    at its end, and paid then.
+    at its end, and paid then. While no request waits nothing is owed: what a key took then it took from none, and debts
+    end with the queue. While requests wait a key keeps its debt, also where it has nothing under way.
 
     running: requests that are through. waiting: those that are not.
     """
@@ -56,20 +60,23 @@ class Gate:
         if key.max_concurrent is not None and use.n_open >= key.max_concurrent:
             raise self._limited(f"the key {key.name} has {use.n_open} requests under way, as many as it may", 1)
         if key.tpm is not None:
-            self._check_tokens(key, key.tpm, use)
+            self._check_tokens(key, key.tpm, use, use.expected)
         full = self.waiting >= self._max_queue
-        alone = len(self._uses) == 1
+        alone = all(other is use or not other.n_open for other in self._uses.values())
         if self.running >= self._max_running and (
             full or (not alone and len(use.waiting) >= max(1, self._max_queue // 2))
         ):
             raise self._limited(f"{self.waiting} requests wait already", self.retry_after(), "queue_full")
         return Place(self, key)
 
-    def _check_tokens(self, key: Key, tpm: int, use: _Use) -> None:
+    def _check_tokens(self, key: Key, tpm: int, use: _Use, expected: int) -> None:
         since = time.monotonic() - MINUTE
         while use.tokens and use.tokens[0][0] < since:
             use.tokens.popleft()
         used = sum(n for _, n in use.tokens)
+        if used + expected >= tpm and expected:
+            text = f"the key {key.name} has used {used} tokens in a minute, {expected} more may come of its requests"
+            raise self._limited(f"{text} under way, and it may use {tpm}", 1)
         if used >= tpm:
             wait = math.ceil(use.tokens[0][0] - since)
             raise self._limited(f"the key {key.name} has used {used} tokens in a minute, and may use {tpm}", wait)
@@ -89,7 +96,8 @@ class Gate:
     def spend(self, key: Key, n_tokens: int) -> None:
         """Counts tokens of a request that is through, at its end."""
         use = self._uses[key.name]
-        use.credit -= n_tokens
+        if self._order:
+            use.credit -= n_tokens
         if key.tpm is not None:
             use.tokens.append((time.monotonic(), n_tokens))
 
@@ -100,7 +108,7 @@ class Gate:
         if key.tpm is not None:
             since = time.monotonic() - MINUTE
             used = [(when, n) for when, n in use.tokens if when >= since]
-            left = max(key.tpm - sum(n for _, n in used), 0)
+            left = max(key.tpm - sum(n for _, n in used) - use.expected, 0)
             reset = math.ceil(used[-1][0] - since) if used else 0
             found |= {"x-ratelimit-limit-tokens": str(key.tpm), "x-ratelimit-remaining-tokens": str(left),
                       "x-ratelimit-reset-tokens": f"{reset}s"}  # fmt: skip
@@ -154,7 +162,18 @@ class Gate:
         self.running -= 1
         self._ended.append(time.monotonic())
         self._next()
-        self._forget(key.name, use)
+        if self._order:
+            self._forget(key.name, use)
+            return
+        for name, other in list(self._uses.items()):
+            other.credit = 0
+            self._forget(name, other)
+
+    def _expect(self, key: Key, n_tokens: int) -> None:
+        use = self._uses[key.name]
+        if key.tpm is not None:
+            self._check_tokens(key, key.tpm, use, use.expected)
+        use.expected += n_tokens
 
     def _next(self) -> None:
         """Lets waiting requests through, one of each key in turn that has credit."""
@@ -182,7 +201,7 @@ class Gate:
         return self._order.popleft()
 
     def _forget(self, name: str, use: _Use) -> None:
-        if not use.n_open and not use.tokens:
+        if not use.n_open and not use.tokens and (use.credit >= 0 or not self._order):
             self._uses.pop(name, None)
 
 
@@ -191,11 +210,34 @@ class Place:
 
     def __init__(self, gate: Gate, key: Key) -> None:
         self._gate, self._key = gate, key
+        self._expected, self._spent = 0, False
 
-    async def __aenter__(self) -> None:
+    def expect(self, n_tokens: int) -> None:
+        """Counts tokens that the request may take until it has ended, so that those beside it can't take them too.
+
+        Raises ApiError if requests of the key that are under way may take all that its `tpm` leaves. One alone may
+        take more than is left: that is known at its end.
+        """
+        self._gate._expect(self._key, n_tokens)
+        self._expected = n_tokens
+
+    def spend(self, n_tokens: int) -> None:
+        """Counts what the request took, in place of what was expected; once, before its end is told."""
+        if not self._spent:
+            self._spent = True
+            self._settle()
+            self._gate.spend(self._key, n_tokens)
+
+    def _settle(self) -> None:
+        self._gate._uses[self._key.name].expected -= self._expected
+        self._expected = 0
+
+    async def __aenter__(self) -> Place:
         await self._gate._begin(self._key)
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._settle()
         self._gate._end(self._key)

@@ -30,6 +30,8 @@ __all__ = ["PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug
 
 log = logging.getLogger("oxillama")
 
+POLL = 0.02  # seconds between two looks whether a model has become idle
+
 State = Literal["loading", "ready", "failed", "idle"]
 Loader = Callable[[], Engine]
 
@@ -97,6 +99,8 @@ class Models:
         if not models:
             raise ConfigError("engines is empty: give at least one model")
         self._config = config
+        self._room = asyncio.Lock()  # of the one that makes room and is loaded into it
+        self._arriving: dict[str, asyncio.Task[None]] = {}  # of models that requests wait for
         self.all = {model.id: model for model in models}
         if len(self.all) < len(models):
             raise ConfigError("engines must have different names")
@@ -158,6 +162,11 @@ class Models:
         """Whether every model that loads at start is loaded."""
         return all(model.state == "ready" for model in self.all.values() if model.at_start)
 
+    @property
+    def all_failed(self) -> bool:
+        """Whether no model can ever answer."""
+        return all(model.state == "failed" for model in self.all.values())
+
     def find(self, name: str | None) -> Chosen:
         """What a request's `model` means. Raises ApiError for an unknown name."""
         if not name:
@@ -183,29 +192,57 @@ class Models:
         chosen = self.find(name)
         model = chosen.model
         if model.state in ("idle", "loading") and model.load is not None:
-            await self._make_room(model)
+            model.n_open += 1  # so that it isn't unloaded for another one before it has answered
             try:
                 async with asyncio.timeout(self._config.queue_timeout):
-                    await asyncio.shield(self.load(model))
+                    await asyncio.shield(self._arrival(model))
             except TimeoutError:
                 pass
+            finally:
+                model.n_open -= 1
         if model.state != "ready":
             code = "engine_failed" if model.state == "failed" else "loading"
-            text = f"the model {model.id} " + ("can't be loaded" if model.state == "failed" else "is being loaded")
+            why = {"failed": "can't be loaded", "idle": "waits until another one is idle (--models-max)"}
+            text = f"the model {model.id} {why.get(model.state, 'is being loaded')}"
             raise ApiError(503, code, text, headers={"Retry-After": "5"})
         model.used_at = time.monotonic()
         return self.find(name)  # an adapter is known now
 
-    async def _make_room(self, wanted: ServedModel) -> None:
+    def _arrival(self, model: ServedModel) -> asyncio.Task[None]:
+        """The one task that makes room for a model and loads it, for all requests that wait for it."""
+        task = self._arriving.get(model.id)
+        if task is None:
+            task = self._arriving[model.id] = asyncio.ensure_future(self._arrive(model))
+            task.add_done_callback(lambda _: self._arriving.pop(model.id, None))
+        return task
+
+    async def _arrive(self, model: ServedModel) -> None:
+        if model.state == "loading":
+            await self.load(model)
+            return
+        async with self._room:
+            if model.state == "idle" and await self._make_room(model):
+                await self.load(model)
+
+    async def _make_room(self, wanted: ServedModel) -> bool:
         """Unloads the least recently used idle models, so that there are no more than `models_max`, and while memory
-        is short of what the one that is wanted takes."""
+        is short of what the one that is wanted takes. Whether there is room, within `queue_timeout`."""
         most = self._config.models_max
-        loaded = [m for m in self.all.values() if m.engine is not None and m is not wanted]
-        for model in sorted(loaded, key=lambda m: m.used_at):
-            if not (most and len(loaded) >= most) and not is_short_of(wanted.weights):
-                return
-            await self.unload(model)
-            loaded = [m for m in loaded if m.engine is not None]
+        until = time.monotonic() + self._config.queue_timeout
+        while True:
+            there = [m for m in self.all.values() if m is not wanted and (m.engine is not None or m.state == "loading")]
+            n = len(there)
+            for model in sorted(there, key=lambda m: m.used_at):
+                if not (most and n >= most) and not is_short_of(wanted.weights):
+                    return True
+                if model.engine is not None:
+                    await self.unload(model)
+                    n -= model.engine is None
+            if not (most and n >= most):
+                return True
+            if time.monotonic() >= until:
+                return False
+            await asyncio.sleep(POLL)
 
     async def unload_idle(self) -> None:
         """Unloads models that no request has used for `idle_unload` seconds."""

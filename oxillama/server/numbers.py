@@ -44,13 +44,15 @@ async def computed(
     service, tally = exchange.service, exchange.tally
     core = chosen.model.ready.engine.context.core
     with chosen.in_use():
-        async with service.gate.enter(exchange.key):
+        async with service.gate.enter(exchange.key) as place:
             tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
             bell = CoroutineBell(core.loop)
             call = None
             try:
                 requests, outbox, results = await exchange.elsewhere(lambda: engine_errors(lambda: make(bell), chosen))
-                tally.prompt_tokens = sum(request.n_prompt for request in requests)
+                n_tokens = sum(request.n_prompt for request in requests)
+                place.expect(n_tokens)
+                tally.prompt_tokens = n_tokens
                 call = Call(core, requests, outbox, bell)
                 async with asyncio.timeout(service.config.request_timeout):
                     await call.finish()
@@ -60,4 +62,4 @@ async def computed(
             finally:
                 if call is not None:
                     call.leave()
-                service.gate.spend(exchange.key, tally.prompt_tokens)
+                place.spend(tally.prompt_tokens)

@@ -69,6 +69,10 @@ def use_thinking(values: Mapping[str, Any], options: dict[str, Any], template: C
     """
     thinking = values.get("thinking")
     effort = options.get("reasoning_effort")
+    off = effort == "none" if thinking is None else thinking["type"] == "disabled"
+    if off and options.get("reasoning_budget"):
+        text = f"reasoning_budget is {options['reasoning_budget']}, and thinking is off: give one of them"
+        raise bad_value("reasoning_budget", text)
     if thinking is None and effort == "none" and not template.variables.intersection(EFFORT_VARIABLES):
         del options["reasoning_effort"]
         thinking = {"type": "disabled"}

@@ -136,7 +136,7 @@ class ServerProcess(uvicorn.Server):
         )
 
     def serve_on(self, made: socket.socket) -> None:
-        """Serves until it is told to end."""
+        """Serves until it is told to end. Raises ConfigError, at its end, if none of its models could be loaded."""
         log.info("listening on %s", address_of(made, self._settings))
         try:
             self.run(sockets=[made])
@@ -144,6 +144,12 @@ class ServerProcess(uvicorn.Server):
             if self._settings.uds is not None:
                 with contextlib.suppress(OSError):
                     os.unlink(self._settings.uds)
+        if self._app.service.models.all_failed:
+            raise ConfigError("no model could be loaded: the log says why")
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to end, asked ten times a second: also when no model can ever answer; a supervisor sees it then."""
+        return self._app.service.models.all_failed or await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -7,13 +7,16 @@ text of prompts and answers.
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import Any
 
 from oxillama.errors import ConfigError
-from oxillama.server.exchange import Exchange
+from oxillama.server.exchange import METHODS, Exchange
 from oxillama.server.version import VERSION
 
 __all__ = ["Tracing"]
+
+log = logging.getLogger("oxillama")
 
 # What the conventions call the operations of these paths.
 _OPERATIONS = {
@@ -24,6 +27,9 @@ _OPERATIONS = {
     "/v1/embeddings": "embeddings",
 }
 FAULT = 500  # and above: the span is an error
+GONE = 499  # of a client that left before its answer was whole
+UNKNOWN = "-"  # of a tally: nothing is known
+OTHER = "other"  # the route of an exchange that has none
 
 
 class Tracing:
@@ -39,28 +45,54 @@ class Tracing:
         self._tracer = self._trace.get_tracer("oxillama.server", VERSION, provider)
 
     def begin(self, exchange: Exchange) -> Any:
-        """The span of a request, under the method and path until more is known."""
-        parent = self._propagate.extract(exchange.headers)
-        kind = self._trace.SpanKind.SERVER
-        return self._tracer.start_span(f"{exchange.method} {exchange.path:.200}", context=parent, kind=kind)
+        """The span of a request, under its method until its route is known; None, and a line in the log, if the
+        program's propagator or tracer raises something: no request fails for it."""
+        try:
+            parent = self._propagate.extract(exchange.headers)
+            kind = self._trace.SpanKind.SERVER
+            return self._tracer.start_span(method_of(exchange)[1], context=parent, kind=kind)
+        except Exception:
+            log.exception("the request %s has no span", exchange.id)
+            return None
 
     def end(self, span: Any, exchange: Exchange, status: int) -> None:
         """Says what became of the request, and ends its span."""
         tally, operation = exchange.tally, _OPERATIONS.get(exchange.route)
-        span.update_name(f"{exchange.method} {exchange.route}")
-        span.set_attributes({
-            "http.request.method": exchange.method,
-            "http.route": exchange.route,
-            "http.response.status_code": status,
-            "oxillama.request.id": exchange.id,
-        })  # fmt: skip
+        method, name = method_of(exchange)
+        found = {"http.request.method": method, "oxillama.request.id": exchange.id}
+        if method != exchange.method:
+            found["http.request.method_original"] = f"{exchange.method:.32}"
+        if exchange.status:
+            found["http.response.status_code"] = exchange.status
+        if exchange.route != OTHER:
+            name += f" {exchange.route}"
+            found["http.route"] = exchange.route
+        span.update_name(name)
+        span.set_attributes(found)
         if operation is not None:
-            span.update_name(f"{operation} {tally.model}")
+            span.update_name(operation if tally.model == UNKNOWN else f"{operation} {tally.model}")
             span.set_attributes(generation(exchange) | {"gen_ai.operation.name": operation})
-        if status >= FAULT:
-            span.set_attribute("error.type", tally.finish_reason)
+        reason = error_of(exchange, status)
+        if reason is not None:
+            span.set_attribute("error.type", reason)
             span.set_status(self._trace.StatusCode.ERROR)
         span.end()
+
+
+def method_of(exchange: Exchange) -> tuple[str, str]:
+    """The method as an attribute, and in a name: one that HTTP doesn't know is "_OTHER", and "HTTP"."""
+    known = exchange.method in METHODS
+    return (exchange.method, exchange.method) if known else ("_OTHER", "HTTP")
+
+
+def error_of(exchange: Exchange, status: int) -> str | None:
+    """Why a request failed: by the server's fault, as a stream that an error ended, or as its client left."""
+    reason = exchange.tally.finish_reason
+    if status == GONE:
+        return "client_gone"
+    if status >= FAULT:
+        return str(status) if reason == UNKNOWN else reason
+    return exchange.tally.failed
 
 
 def generation(exchange: Exchange) -> dict[str, Any]:
@@ -68,11 +100,13 @@ def generation(exchange: Exchange) -> dict[str, Any]:
     tally = exchange.tally
     found: dict[str, Any] = {
         "gen_ai.provider.name": "oxillama",
-        "gen_ai.request.model": tally.model,
         "gen_ai.usage.input_tokens": tally.prompt_tokens,
         "gen_ai.usage.output_tokens": tally.completion_tokens,
-        "gen_ai.response.finish_reasons": [tally.finish_reason],
     }
+    if tally.model != UNKNOWN:
+        found["gen_ai.request.model"] = tally.model
+    if tally.finish_reason != UNKNOWN:
+        found["gen_ai.response.finish_reasons"] = [tally.finish_reason]
     if tally.max_tokens is not None:
         found["gen_ai.request.max_tokens"] = tally.max_tokens
     if tally.first_token is not None:

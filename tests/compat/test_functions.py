@@ -196,6 +196,19 @@ def test_calls_end_with_the_context():
         ("functionary-v2", {"logprobs": True}, "logprobs must be None"),
         ("functionary", {"tools": TOOLS, "tool_choice": "required"}, "tool_choice must be a tool"),
         ("functionary", {"messages": [{"role": "critic", "content": "x"}]}, "'critic'"),
+        *(
+            (handler, {"tools": tools, "tool_choice": "auto"}, match)
+            for handler in ("functionary", "functionary-v2", "chatml-function-calling")
+            for tools, match in (
+                ([{}], r"tools\[0\]"),
+                (["x"], r"tools\[0\]"),
+                ([{"a": 1}], r"tools\[0\]"),
+                ([{"type": "function", "function": {}}], r"tools\[0\]"),
+                ([*TOOLS, {"type": "function", "function": "f"}], rf"tools\[{len(TOOLS)}\]"),
+                (5, "tools must be a list"),
+                ("ab", "tools must be a list"),
+            )
+        ),
     ],
 )
 def test_refused(handler, options, match):

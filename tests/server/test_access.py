@@ -51,6 +51,19 @@ def test_tokens_of_a_minute(keyed):
     assert keyed.post("/v1/chat/completions", asked, {"x-api-key": KEY}).status == 200
 
 
+def test_headers_count_the_answer_that_they_belong_to(configured, tmp_path):
+    (tmp_path / "users").write_text(f"ann:{KEY} tpm=1000\n")
+    client = configured(api_key_file=str(tmp_path / "users"))
+    left = 1000
+    for path, asked in (
+        ("/v1/completions", {"prompt": "a cat", "max_tokens": 5}), ("/v1/embeddings", {"input": "a cat"}),
+        ("/v1/chat/completions", {"messages": HI, "max_tokens": 5}),
+    ):  # fmt: skip
+        answer = client.post(path, asked, {"x-api-key": KEY})
+        left -= answer.json["usage"]["total_tokens"]
+        assert answer.headers["x-ratelimit-remaining-tokens"] == str(left)
+
+
 @pytest.mark.parametrize(("host", "status"), [
     ("localhost", 200), ("localhost:8000", 200), ("127.0.0.1:1", 200), ("[::1]:8000", 200), ("rebound.example", 403),
     ("rebound.example:8000", 403), ("[", 403), ("", 200), ("mine.example", 200),
@@ -185,3 +198,12 @@ def test_metrics_that_none_reads_stay_small():
         metrics.ended("/a", "GET", 200, i / 1000)
     assert sum(len(histogram._observed) for histogram in metrics._durations.values()) < 1024
     assert 'oxillama_http_request_duration_seconds_count{path="/a"} 5000' in metrics.text(False)
+
+
+def test_methods_that_are_made_up_are_one_in_the_metrics(configured):
+    client = configured()
+    for i in range(3):
+        assert client.call(f"BREW{i}", "/v1/models").status == 405
+    text = client.get("/metrics").body.decode()
+    assert 'method="other"' in text
+    assert "BREW" not in text

@@ -3,13 +3,15 @@
 import json
 import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from oxillama.cli import main
 from oxillama.cli.arguments import make_parser
 from oxillama.cli.serve import read_settings
-from oxillama.errors import ConfigError
+from oxillama.core.loading import shipped_model
+from oxillama.errors import ConfigError, LoadError
 from oxillama.server import ServerConfig
 from oxillama.server.config import from_environment, from_file
 
@@ -87,6 +89,38 @@ def test_wrong_command_lines_end_in_one_line(flags, said, capsys):
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["-m", "--draft"])
+@pytest.mark.parametrize("cut", [0, 3, 1000])
+def test_files_are_looked_into_before_the_address_is_taken(flag, cut, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("oxillama.server.serve.bound", lambda config: pytest.fail("it listens"))
+    file = tmp_path / "bad.gguf"
+    file.write_bytes(Path(shipped_model()).read_bytes()[:cut])
+    assert main(["serve", flag, str(file)]) == 2
+    error = capsys.readouterr().err
+    assert str(file) in error
+    assert error.count("\n") == 1
+
+
+def test_a_draft_of_other_tokens_is_told_before_the_address_is_taken(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("oxillama.server.serve.bound", lambda config: pytest.fail("it listens"))
+    monkeypatch.setattr("oxillama.speculative.draft_model.first_difference", lambda draft, target: 7)
+    assert main(["serve", "--draft", shipped_model()]) == 2
+    error = capsys.readouterr().err
+    assert "the draft's vocabulary is not the model's: token 7" in error
+    assert error.count("\n") == 1
+
+
+def test_a_server_of_models_that_all_fail_ends(monkeypatch, capsys):
+    def failing(**options):
+        raise LoadError("no such tensor")
+
+    monkeypatch.setattr("oxillama.load", failing)
+    assert main(["serve", "--port", "0"]) == 2
+    error = capsys.readouterr().err
+    assert "can't be loaded: no such tensor" in error
+    assert error.endswith("no model could be loaded: the log says why\n")
 
 
 def test_settings_are_printed_without_keys(capsys):

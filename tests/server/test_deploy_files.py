@@ -142,3 +142,18 @@ def flags():
     parser = make_parser()
     commands = next(a.choices for a in parser._actions if isinstance(getattr(a, "choices", None), dict))
     return {option for action in commands["serve"]._actions for option in action.option_strings}
+
+
+def test_keys_and_models_beside_the_files_get_nowhere():
+    """Neither into a commit, nor into an image."""
+    (document,) = documents("compose.yaml")
+    beside = [document["secrets"]["keys"]["file"], document["services"]["oxillama"]["volumes"][0].split(":")[0]]
+    names = [(DEPLOY / path).name for path in beside]
+    assert names == ["keys", "models"]
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    root = DEPLOY.parents[2]
+    kept = [line.rstrip("/") for line in (root / ".gitignore").read_text().splitlines()]
+    for name in names:
+        assert f"**/deploy/{name}" in ignored
+        assert f"{DEPLOY.relative_to(root)}/{name}" in kept
+    assert {".git", "**/.venv", "build", "dist"}.issubset(ignored)

@@ -59,6 +59,80 @@ def test_keys_that_take_more_tokens_have_fewer_turns():
     assert all(abs(used["ann"] - used["bob"]) <= 2 * 3000 + 512 for used in while_both_wait)
 
 
+def test_a_key_owes_nothing_of_the_time_in_which_no_other_waited():
+    async def main():
+        gate, order = Gate(2, 100, 60), []
+
+        async def one(key, n_tokens):
+            async with gate.enter(key) as place:
+                await asyncio.sleep(0)
+                order.append(key.name)
+                place.spend(n_tokens)
+
+        async with gate.enter(ANN):
+            for _ in range(300):
+                await one(ANN, 3000)
+            await asyncio.gather(*(one(key, 100) for _ in range(20) for key in (ANN, BOB)))
+        assert gate._uses == {}
+        return order[300:]
+
+    order = asyncio.run(main())
+    assert len(order) == 40
+    assert abs(order[:20].count("ann") - 10) <= 5
+
+
+def test_a_key_that_asks_one_by_one_pays_too():
+    """Of two keys, one with many requests and one that has nothing open in between, none gets more tokens."""
+
+    async def main():
+        gate, used, shares = Gate(1, 1000, 60), {"ann": 0, "bob": 0}, []
+
+        async def one(key, n_tokens):
+            async with gate.enter(key) as place:
+                await asyncio.sleep(0)
+                used[key.name] += n_tokens
+                place.spend(n_tokens)
+
+        async def sequential():
+            for _ in range(30):
+                await one(ANN, 3000)
+
+        many = [asyncio.ensure_future(one(BOB, 100)) for _ in range(400)]
+        single = asyncio.ensure_future(sequential())
+        while len(shares) < 4000 and used["bob"] < 30_000:
+            shares.append(dict(used))
+            await asyncio.sleep(0)
+        await asyncio.gather(*many, single)
+        assert gate._uses == {}
+        return shares
+
+    assert all(used["ann"] <= used["bob"] + 2 * 3000 + 512 for used in asyncio.run(main()))
+
+
+def test_tokens_of_requests_under_way_count():
+    async def main():
+        gate, key = Gate(9, 9, 10), Key("ann", tpm=1000)
+        async with gate.enter(key) as first, gate.enter(key) as second:
+            first.expect(600)
+            second.expect(600)  # 400 were left: not known to be too few
+            assert gate.limits(key)["x-ratelimit-remaining-tokens"] == "0"
+            with pytest.raises(ApiError) as raised:
+                gate.enter(key)
+            assert (raised.value.status, raised.value.code) == (429, "rate_limited")
+            first.spend(50)
+            first.spend(50)  # once
+            assert gate.limits(key)["x-ratelimit-remaining-tokens"] == "350"
+            async with gate.enter(key) as third, gate.enter(key) as fourth:
+                third.expect(500)
+                with pytest.raises(ApiError):
+                    fourth.expect(1)
+        assert gate.limits(key)["x-ratelimit-remaining-tokens"] == "950"
+        async with gate.enter(key) as alone:
+            alone.expect(10**6)
+
+    asyncio.run(main())
+
+
 def test_what_a_key_has_left():
     async def main():
         gate, key = Gate(9, 9, 10), Key("ann", max_concurrent=3, tpm=1000)

@@ -1,11 +1,13 @@
 """Memory of models: what there is, by the control group too, and which model leaves when it is short."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 import oxillama as ox
 from oxillama.cli import main
+from oxillama.core.loading import shipped_model
 from oxillama.errors import ConfigError
 from oxillama.offload.pressure import MemoryPressureProbe
 from oxillama.server import ServerConfig, create_app
@@ -52,8 +54,9 @@ def test_parts_of_a_model_count_together(tmp_path):
 
 def test_a_server_that_has_no_room_does_not_start(tmp_path, capsys):
     path = tmp_path / "large.gguf"
-    with path.open("wb") as file:
-        file.truncate(1 << 43)  # a hole
+    path.write_bytes(Path(shipped_model()).read_bytes())
+    with path.open("r+b") as file:
+        file.truncate(1 << 43)  # a hole behind the model
     assert main(["serve", "-m", str(path), "--port", "0"]) == 2
     error = capsys.readouterr().err
     assert "the models need 8192.0 GiB for their weights alone (large" in error

@@ -9,6 +9,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.server import ServerConfig, create_app
+from oxillama.server.errors import ApiError
 from oxillama.server.models import ServedModel
 from tests.server.client import HI, Client
 from tests.speculative.drafting import make_draft
@@ -58,6 +59,77 @@ def test_models_that_load_on_demand_leave_again(admins):
     assert client.post("/admin/models/load", {"model": "second"}, ADMIN).json["state"] == "ready"
     assert len(log) == 3
     asyncio.run(client.app.service.models.close())
+
+
+def three(log, most, **settings):
+    """Models that load on demand: a server of them, and the most that were in memory at a time."""
+    models, seen = [], []
+
+    def loader(name):
+        def load():
+            log.append(name)
+            time.sleep(0.05)
+            seen.append(sum(m.engine is not None for m in models) + 1)
+            return ox.load(num_threads=1)
+
+        return load
+
+    models += [ServedModel(name, load=loader(name), at_start=False) for name in "abc"]
+    return served(models, models_max=most, **settings), seen
+
+
+def test_models_that_are_wanted_at_once():
+    log = []
+    client, seen = three(log, 1)
+    models = client.app.service.models
+
+    async def one(name):
+        chosen = await models.use(name)
+        with chosen.in_use():
+            assert chosen.model.state == "ready"
+            await asyncio.sleep(0.01)
+
+    async def main():
+        await asyncio.gather(*(one(name) for name in "abcabc"))
+        loaded = [m.id for m in models.all.values() if m.engine is not None]
+        await models.close()
+        return loaded
+
+    assert asyncio.run(main()) == ["c"]
+    assert (log, seen) == (["a", "b", "c"], [1, 1, 1])
+
+
+def test_a_model_that_two_wait_for_needs_room_once():
+    log = []
+    client, _ = three(log, 2)
+    models = client.app.service.models
+
+    async def main():
+        for name in "ab":
+            await models.use(name)
+        await asyncio.gather(models.use("c"), models.use("c"), models.use("c"))
+        states = [m.state for m in models.all.values()]
+        await models.close()
+        return states
+
+    assert asyncio.run(main()) == ["idle", "ready", "ready"]
+    assert log == ["a", "b", "c"]
+
+
+def test_there_is_no_room_beside_a_model_in_use():
+    log = []
+    client, _ = three(log, 1, queue_timeout=0.2)
+    models = client.app.service.models
+
+    async def main():
+        with (await models.use("a")).in_use():
+            with pytest.raises(ApiError, match="models-max") as raised:
+                await models.use("b")
+            assert (raised.value.status, raised.value.code) == (503, "loading")
+        await models.close()
+
+    asyncio.run(main())
+    assert log == ["a"]
 
 
 def test_a_model_that_idles_leaves_memory():

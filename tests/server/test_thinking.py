@@ -172,3 +172,12 @@ def test_prompts_are_counted_as_they_are_made(thinking):
     assert client.post("/tokenize", messages=HI, chat_template_kwargs=off).json["count"] == n
     assert client.post("/tokenize", prompt="hi", chat_template_kwargs=off).error["param"] == "chat_template_kwargs"
     assert client.post("/tokenize", messages=HI, add_special_tokens=True).error["param"] == "add_special_tokens"
+
+
+@pytest.mark.parametrize("opening", [SWITCH, ALWAYS])
+@pytest.mark.parametrize("off", [{"thinking": OFF}, {"reasoning_effort": "none"}])
+def test_a_budget_of_reasoning_that_is_off(thinking, opening, off):
+    client = thinking(opening)
+    answer = client.post(CHAT, messages=HI, max_tokens=4, reasoning_budget=7, **off)
+    assert (answer.status, answer.error["param"], answer.error["code"]) == (400, "reasoning_budget", "invalid_value")
+    assert client.post(CHAT, messages=HI, max_tokens=4, reasoning_budget=0, **off).status == 200

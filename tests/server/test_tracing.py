@@ -1,11 +1,15 @@
 """Spans of requests: what they say, whose children they are, and that they have no text."""
 
+import asyncio
 import importlib
+import json
+from types import SimpleNamespace
 
 import pytest
 
 from oxillama.cli import main
 from oxillama.server import ServerConfig, create_app
+from oxillama.server.errors import ApiError
 from oxillama.server.tracing import Tracing
 from tests.server.client import HI, Client
 
@@ -104,3 +108,52 @@ def test_serving_says_what_spans_need(monkeypatch, capsys):
     assert main(["serve", "--otel", "--port", "0"]) == 2
     assert "otel needs opentelemetry-api" in capsys.readouterr().err
     assert importlib.import_module("oxillama.server.tracing") is not None
+
+
+def test_names_are_those_of_routes_alone(traced):
+    client, spans = traced
+    assert client.get("/v1/made/up-4711").status == 404
+    assert client.call("BREW", "/v1/models").status == 405
+    assert client.get("/v1/models/nothing").status == 404
+    assert [span.names[-1] for span in spans] == ["GET", "HTTP", "GET /v1/models/{id:path}"]
+    assert [span.attributes.get("http.route") for span in spans] == [None, None, "/v1/models/{id:path}"]
+    assert spans[1].attributes["http.request.method"] == "_OTHER"
+    assert spans[1].attributes["http.request.method_original"] == "BREW"
+    assert "4711" not in repr([(span.names, span.attributes) for span in spans])
+
+
+def test_what_is_not_known_is_not_said(traced):
+    client, spans = traced
+    assert client.post("/v1/chat/completions", messages=5).status == 400
+    assert spans[-1].names[-1] == "chat"
+    assert "gen_ai.request.model" not in spans[-1].attributes
+    assert "-" not in repr(spans[-1].attributes.get("gen_ai.response.finish_reasons"))
+
+
+def test_streams_that_end_early_are_errors(traced, monkeypatch):
+    client, spans = traced
+    asked = json.dumps({"messages": HI, "max_tokens": 200, "stream": True}).encode()
+    kind = {"content-type": "application/json"}
+    asyncio.run(client.acall("POST", "/v1/chat/completions", asked, kind, leave_after=3))
+    assert (spans[-1].attributes["error.type"], spans[-1].status) == ("client_gone", trace.StatusCode.ERROR)
+
+    async def broken(run):
+        raise ApiError(504, "timeout", "too long")
+        yield
+
+    monkeypatch.setattr("oxillama.server.asks.Run.steps", broken)
+    assert client.post("/v1/chat/completions", messages=HI, stream=True).status == 200
+    assert (spans[-1].attributes["error.type"], spans[-1].status) == ("timeout", trace.StatusCode.ERROR)
+    assert all(span.ended == 1 for span in spans)
+
+
+def test_a_propagator_that_raises_ends_no_request(traced, caplog):
+    client, spans = traced
+
+    def raising(headers):
+        raise RuntimeError("no context")
+
+    client.app.tracing._propagate = SimpleNamespace(extract=raising)
+    assert client.get("/v1/models").status == 200
+    assert (spans, client.app.service.open, client.app.service.metrics.in_flight) == ([], set(), 0)
+    assert "has no span" in caplog.text
