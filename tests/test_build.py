@@ -308,3 +308,11 @@ def test_the_shipped_models_are_small_and_typed_markers_are_there():
     assert (PACKAGE / "py.typed").exists()
     stubs = {p.with_suffix("") for p in PACKAGE.rglob("*.pyi")}
     assert {p.with_suffix("") for p in PACKAGE.rglob("*.pyx")} == stubs
+
+
+def test_no_page_or_message_installs_the_package_of_another_project():
+    kinds = {".py", ".pyi", ".pyx", ".pxd", ".md", ".html", ".txt", ".toml", ".yml", ".yaml"}
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in kinds]
+    assert len(files) > 500
+    wrong = re.compile(r"pip install (-\S+ )*['\"]?oxillama")
+    assert [str(path) for path in files if wrong.search(path.read_text("utf-8"))] == []
