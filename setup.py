@@ -10,6 +10,7 @@ for this machine and Python, then it is the wheel, and nothing is compiled.
 
 import hashlib
 import json
+import logging
 import os
 import platform
 import shutil
@@ -184,13 +185,24 @@ def translate(extensions: list[Extension]) -> None:
 
 SBOM = "sboms/oxillama.cdx.json"  # in dist-info: PEP 770
 # A wheel that was built before had none of these, and another result.
-BUILD_VARIABLES = ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "_PYTHON_HOST_PLATFORM")
+BUILD_VARIABLES = (
+    "CC",
+    "CFLAGS",
+    "CPPFLAGS",
+    "LDFLAGS",
+    "LDSHARED",
+    "ARCHFLAGS",
+    "MACOSX_DEPLOYMENT_TARGET",
+    "_PYTHON_HOST_PLATFORM",
+    "OXILLAMA_BUILD",
+)
 
 
 def source_digest() -> str:
     """SHA-256 over the names and contents of all that a wheel is made of."""
-    kinds = {".c", ".h", ".def", ".py", ".pyx", ".pxd", ".pyi", ".gguf", ".html", ".typed"}
+    kinds = {".c", ".h", ".def", ".py", ".pyx", ".pxd", ".pyi", ".html", ".typed"}
     files = [f for d in ("csrc", "oxillama") for f in (ROOT / d).rglob("*") if f.suffix in kinds]
+    files += (ROOT / "oxillama/shipped").glob("*.gguf")  # a user's own models may lie anywhere else
     files += [ROOT / name for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE")]
     total = hashlib.sha256()
     for name, file in sorted((f.relative_to(ROOT).as_posix(), f) for f in files):
@@ -244,10 +256,20 @@ def bill_of_materials(name: str, version: str) -> str:
     return json.dumps(bill, indent=1) + "\n"
 
 
+def version() -> str:
+    """The package's, as pyproject.toml has it."""
+    import tomllib
+
+    found: str = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    return found
+
+
 def sources_of(wheel: Path) -> str | None:
-    """The digest of the sources that a wheel was made of, if it tells."""
+    """The digest of the sources that a wheel was made of, if it tells, and if compiled modules are in it."""
     try:
         with zipfile.ZipFile(wheel) as archive:
+            if not any(n.startswith("oxillama/") and n.endswith(".so") for n in archive.namelist()):
+                return None
             (bill,) = (n for n in archive.namelist() if n.endswith(f".dist-info/{SBOM}"))
             properties = json.loads(archive.read(bill))["metadata"]["component"]["properties"]
         return next(p["value"] for p in properties if p["name"] == "oxillama:sources:sha256")
@@ -261,12 +283,17 @@ def ready_wheel(folder: Path) -> Path | None:
     if not wheels or any(os.environ.get(name) for name in BUILD_VARIABLES):
         return None
     from packaging.tags import sys_tags
-    from packaging.utils import parse_wheel_filename
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+    from packaging.version import Version
 
     rank = {tag: i for i, tag in enumerate(sys_tags())}
-    digest, found = source_digest(), []
+    digest, own, found = source_digest(), Version(version()), []
     for wheel in wheels:
-        ranks = [rank[tag] for tag in parse_wheel_filename(wheel.name)[3] if tag in rank]
+        try:
+            _, made, _, tags = parse_wheel_filename(wheel.name)
+        except InvalidWheelFilename:
+            continue
+        ranks = [rank[tag] for tag in tags if tag in rank and tag.platform != "any" and made == own]
         if ranks and sources_of(wheel) == digest:
             found.append((min(ranks), wheel))
     return min(found)[1] if found else None
@@ -281,7 +308,9 @@ def wheel_command() -> type:
             ready = ready_wheel(ROOT / "dist")
             if ready is None:
                 return super().run()
-            self.announce(f"{ready} was made of these sources: nothing is compiled", level=3)
+            self.announce(
+                f"{ready} was made of these sources: nothing is compiled (OXILLAMA_BUILD=1 does)", logging.WARNING
+            )
             if not (target := Path(self.dist_dir) / ready.name).exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ready, target)

@@ -23,7 +23,8 @@ GRAFTED = re.compile(r"oxillama\.libs/libgomp-[0-9a-f]+\.so[.0-9]*|oxillama/\.dy
 def wanted_sources(tree: Path) -> set[str]:
     files = {p.relative_to(tree) for folder in FOLDERS for p in (tree / folder).rglob("*") if p.is_file()}
     hidden = {f for f in files if any(part.startswith(".") for part in f.parts)}
-    return {str(f) for f in files - hidden if f.suffix not in BUILT} | ROOT_FILES
+    workflows = {str(p.relative_to(tree)) for p in (tree / ".github").rglob("*") if p.is_file()}
+    return {str(f) for f in files - hidden if f.suffix not in BUILT} | ROOT_FILES | workflows
 
 
 def in_source_package(path: Path) -> set[str]:

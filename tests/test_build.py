@@ -135,6 +135,7 @@ def tree(build, tmp_path, monkeypatch):
     for name in names.split():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.1.0"\n')
     (tmp_path / "oxillama/shipped").mkdir()
     (tmp_path / "oxillama/shipped/default.gguf").write_bytes(b"GGUF")
     for name in build.BUILD_VARIABLES:
@@ -144,7 +145,7 @@ def tree(build, tmp_path, monkeypatch):
 
 def test_the_digest_is_of_what_a_wheel_is_made_of(build, tree):
     first = build.source_digest()
-    for name in ("oxillama/b.cpython-311.so", "oxillama/notes.md", "csrc/a.o"):
+    for name in ("oxillama/b.cpython-311.so", "oxillama/notes.md", "csrc/a.o", "oxillama/mine.gguf"):
         (tree / name).write_text("built, or not for a wheel")
     assert build.source_digest() == first
     seen = {first}
@@ -168,9 +169,10 @@ def test_the_bill_of_materials(build, tree):
     assert build.bill_of_materials("oxillama", "1.2") == json.dumps(bill, indent=1) + "\n"  # nothing of now or of here
 
 
-def packed(folder, tag, bill):
-    path = folder / f"oxillama-0.1.0-{tag}.whl"
+def packed(folder, tag, bill, version="0.1.0", module="oxillama/b.so"):
+    path = folder / f"oxillama-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(module, b"")
         archive.writestr("oxillama-0.1.0.dist-info/sboms/oxillama.cdx.json", bill)
     return path
 
@@ -189,11 +191,29 @@ def test_a_wheel_of_the_same_sources_for_this_machine_is_taken(build, tree, monk
     packed(dist, last, bill)
     best = packed(dist, own, bill)
     assert build.ready_wheel(dist) == best
-    monkeypatch.setenv("CFLAGS", "-O1")
-    assert build.ready_wheel(dist) is None
-    monkeypatch.delenv("CFLAGS")
+    for name in ("CFLAGS", "ARCHFLAGS", "LDSHARED", "MACOSX_DEPLOYMENT_TARGET", "OXILLAMA_BUILD"):
+        monkeypatch.setenv(name, "1")
+        assert build.ready_wheel(dist) is None
+        monkeypatch.delenv(name)
+    assert build.ready_wheel(dist) == best
     (tree / "csrc/a.c").write_text("int changed;")
     assert build.ready_wheel(dist) is None
+
+
+def test_wheels_of_others_are_passed_over(build, tree):
+    tags = pytest.importorskip("packaging.tags")
+    pytest.importorskip("Cython", reason="the bill names its version")
+    own = str(next(tags.sys_tags()))
+    bill = build.bill_of_materials("oxillama", "0.1.0")
+    dist = tree / "dist"
+    dist.mkdir()
+    (dist / "oxillama-copy of a wheel.whl").write_bytes(b"")
+    packed(dist, "py3-none-any", bill)
+    packed(dist, own, bill, version="0.2.0")
+    packed(dist, own, bill, module="oxillama/b.py")
+    assert build.ready_wheel(dist) is None
+    good = packed(dist, own, bill)
+    assert build.ready_wheel(dist) == good
 
 
 def test_windows_is_refused_in_one_sentence(build):
@@ -308,3 +328,11 @@ def test_the_shipped_models_are_small_and_typed_markers_are_there():
     assert (PACKAGE / "py.typed").exists()
     stubs = {p.with_suffix("") for p in PACKAGE.rglob("*.pyi")}
     assert {p.with_suffix("") for p in PACKAGE.rglob("*.pyx")} == stubs
+
+
+def test_no_page_or_message_installs_the_package_of_another_project():
+    kinds = {".py", ".pyi", ".pyx", ".pxd", ".md", ".html", ".txt", ".toml", ".yml", ".yaml"}
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in kinds]
+    assert len(files) > 500
+    wrong = re.compile(r"pip install (-\S+ )*['\"]?oxillama")
+    assert [str(path) for path in files if wrong.search(path.read_text("utf-8"))] == []

@@ -83,9 +83,12 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, OxiLlamaError) and error.strerror:
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         return f"{place}{error.strerror}"
-    from oxillama.cli.arguments import with_flags
-
-    return with_flags(" ".join(str(error).split()))
+    text = " ".join(str(error).split())
+    try:
+        from oxillama.cli.arguments import with_flags
+    except (OxiLlamaError, ImportError):  # the error is of this import: OXILLAMA_TIER is read in it
+        return text
+    return with_flags(text)
 
 
 def _discard_output() -> None:

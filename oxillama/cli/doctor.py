@@ -17,7 +17,7 @@ import oxillama
 import oxillama.kernels
 from oxillama.cli import machine
 from oxillama.errors import ConfigError, OxiLlamaError
-from oxillama.kernels._cores import default_threads, throttled
+from oxillama.kernels._cores import _online, default_threads, throttled
 from oxillama.offload import MemoryPressureProbe
 
 __all__ = ["Finding", "doctor"]
@@ -29,6 +29,7 @@ TEXT, TOKENS = "Once upon a time", 16
 MOST_THROTTLED, MOST_STALLED = 0.1, 0.1
 LEAST_AVAILABLE = GIB
 MOST_SECONDS = 60
+MOST_SPINS = 1000  # of an idle thread before it sleeps: microseconds
 # Where a limit hurts: name -> (the least that does no harm, what it bounds, its flag of the shell's ulimit).
 HARMLESS: dict[str, tuple[int, str, str]] = {
     "RLIMIT_AS": (1 << 46, "address space, of which a mapped model and the KV cache reserve more than they use", "-v"),
@@ -59,10 +60,7 @@ def doctor(args: argparse.Namespace) -> int:
     if not 0 <= args.seconds <= MOST_SECONDS:
         raise ConfigError(f"--seconds must be from 0 to {MOST_SECONDS}, not {args.seconds}")
     for name in args.imports:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ConfigError(f"--import {name}: {error}") from None
+        _import(name)
     found = []
     for finding in findings(args.seconds):
         found.append(finding)
@@ -72,6 +70,17 @@ def doctor(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"status": status, "findings": [asdict(f) for f in found]}))
     return status
+
+
+def _import(name: str) -> None:
+    """Imports a module. Raises ConfigError whatever goes wrong in it."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(f"--import must be the name of a module, not {name!r}")
+    try:
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        said = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"--import {name}: {said}") from error
 
 
 def findings(seconds: float, root: str | Path = "/") -> Iterator[Finding]:
@@ -142,8 +151,10 @@ def openmp(root: str | Path = "/") -> Finding:
     libraries, spins = machine.openmp_libraries(root), str(oxillama.kernels.config()["idle_spins"])
     said = f"{', '.join(Path(path).name for path in libraries) or 'no library found'}; idle spins {spins}"
     change = ""
-    if "=" in spins and not spins.lower().endswith("=passive"):
-        change = f"unset {spins.partition('=')[0]}, unless every core is idle otherwise: waiting threads burn cores"
+    variable, _, value = spins.partition("=")
+    short = value.lower() == "passive" or (value.isdecimal() and int(value) <= MOST_SPINS)
+    if value and not short:
+        change = f"unset {variable}, unless every core is idle otherwise: waiting threads burn cores"
     elif len(libraries) > 1:
         change = (
             "set OMP_WAIT_POLICY=passive before Python starts if libraries compute in turns: after each region the "
@@ -174,9 +185,14 @@ def load(root: str | Path = "/") -> Finding:
         busy = float((Path(root) / "proc/loadavg").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return Finding("load", "unknown")
-    free = max(1, int(found.cores - busy + 0.5))
-    said = f"{busy:.1f} threads of all programs wanted to run in the last minute, on {found.cores} cores"
-    change = "" if free >= found.n else f"give --threads {free} while they run: a region waits for its slowest thread"
+    # The load counts hardware threads, of which a core may have two, and this process's own of the last minute: it is
+    # no reason to give away more than half.
+    hardware = max(found.cores, len(_online(Path(root))))
+    free = max((found.n + 1) // 2, int(found.cores * (1 - busy / hardware) + 0.5))
+    said = f"{busy:.1f} threads of all programs wanted to run in the last minute, on {hardware} hardware threads"
+    change = ""
+    if free < found.n:
+        change = f"give --threads {free} while other programs run: a region waits for its slowest thread"
     return Finding("load", said, change, values={"load": busy})
 
 

@@ -64,4 +64,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ox.OxiLlamaError, OSError) as error:  # a file that is missing, or no model
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -7,6 +7,7 @@ model answers from those. Each may use a model of its own; without files, the sm
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,4 +94,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ox.OxiLlamaError, OSError) as error:  # a file that is missing, or no model
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -14,7 +14,16 @@ from typing import BinaryIO
 from oxillama._util.signals import DeferredInterrupt
 from oxillama.errors import ConfigError
 
-__all__ = ["atomic_file", "atomic_in", "names_in", "open_folder", "remove_file", "remove_leftovers", "sync_folder"]
+__all__ = [
+    "atomic_file",
+    "atomic_in",
+    "check_not_source",
+    "names_in",
+    "open_folder",
+    "remove_file",
+    "remove_leftovers",
+    "sync_folder",
+]
 
 TEMPORARY = re.compile(r"\.(.{1,100})\.[0-9a-f]{12}\.tmp", re.DOTALL)
 # Errors of file systems that can't flush a folder, and of folders with write but no read permission.
@@ -110,6 +119,14 @@ def atomic_in(folder: int, name: str, path: Path) -> Iterator[BinaryIO]:
         sync_folder(folder)
     except OSError as e:
         raise OSError(e.errno, f"it has its name, but whether that is on disk is not known: {e.strerror}") from e
+
+
+def check_not_source(place: str | os.PathLike[str], *sources: str | os.PathLike[str] | None) -> None:
+    """Raises ConfigError if a file that will be written is one of the sources, by whatever name or link."""
+    if os.path.exists(place):
+        for source in sources:
+            if source is not None and os.path.exists(source) and os.path.samefile(source, place):
+                raise ConfigError(f"{os.fspath(place)} is the source itself: write to another file")
 
 
 def _new_file(folder: int, name: str) -> tuple[str, BinaryIO]:

@@ -15,6 +15,7 @@ from oxillama.errors import ConfigError, QuantError
 from oxillama.gguf.formats import format_by_name
 from oxillama.gguf.metadata import Metadata
 from oxillama.gguf.mixes import FileType, file_type
+from oxillama.gguf.output import check_not_source
 from oxillama.gguf.pages import release_pages
 from oxillama.gguf.plans import TensorPlan, plan_tensors
 from oxillama.gguf.reader import GGUFFile, open_gguf
@@ -131,11 +132,7 @@ def check_destination(file: GGUFFile, destination: str | os.PathLike[str], *othe
     place = os.fspath(destination) if isinstance(destination, os.PathLike) else destination
     if not isinstance(place, str) or "\0" in place:
         raise ConfigError(f"destination must be the path of a file, not {place!r}")
-    if not os.path.exists(place):
-        return
-    for source in (*(shard.path for shard in file.shards), *others):
-        if source is not None and os.path.exists(source) and os.path.samefile(source, place):
-            raise ConfigError(f"{place} is the source itself: write to another file")
+    check_not_source(place, *(shard.path for shard in file.shards), *others)
 
 
 def check_threads(num_threads: int | None) -> int:

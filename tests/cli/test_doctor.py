@@ -59,6 +59,25 @@ def test_modules_are_imported_first(run):
     assert run("doctor", "--import", "json", "--seconds", 0)[0] in (0, 1)
 
 
+@pytest.mark.parametrize("name", ["", ".x", "x.", "a b", "raises", "leaves"])
+def test_modules_that_can_not_be_imported(run, monkeypatch, tmp_path, name):
+    (tmp_path / "raises.py").write_text("1 / 0")
+    (tmp_path / "leaves.py").write_text("raise SystemExit(5)")
+    monkeypatch.syspath_prepend(tmp_path)
+    status, out, err = run("doctor", "--import", name)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("oxillama: error: --import ")
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["doctor"], ["--version"]])
+def test_a_tier_that_is_none_ends_in_one_line(arguments):
+    env = os.environ | {"OXILLAMA_TIER": "nonsense"}
+    command = [sys.executable, "-m", "oxillama", *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("oxillama: error: OXILLAMA_TIER='nonsense': ")
+
+
 def test_a_model_that_fails_is_reported_and_the_rest_is_told(run, monkeypatch):
     def load(**_):
         raise ox.LoadError("no weights")
@@ -183,7 +202,31 @@ def test_load_leaves_fewer_threads(root, monkeypatch):
     files = root(**{"proc/loadavg": "3.10 1 1 1/9 9\n", "sys/devices/system/cpu/online": "0-3\n"})
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert doctor.load(files).change.startswith("give --threads 1 ")
+    assert doctor.load(files).change.startswith("give --threads 2 while other programs run")
+
+
+def test_load_is_of_hardware_threads(root, monkeypatch):
+    cpus = "sys/devices/system/cpu"
+    siblings = {f"{cpus}/cpu{i}/topology/thread_siblings_list": f"{i % 4},{i % 4 + 4}\n" for i in range(8)}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):
+        monkeypatch.delenv(name, raising=False)
+    for busy, threads in ((0.9, 0), (2.2, 3), (4.0, 2), (7.9, 2)):
+        files = root(**{"proc/loadavg": f"{busy} 1 1 1/9 9\n", f"{cpus}/online": "0-7\n", **siblings})
+        change = doctor.load(files).change
+        assert change.startswith(f"give --threads {threads} ") if threads else change == ""
+
+
+@pytest.mark.parametrize(
+    ("spins", "told"),
+    [("GOMP_SPINCOUNT=0", False), ("GOMP_SPINCOUNT=1000", False), ("GOMP_SPINCOUNT=1001", True),
+     ("GOMP_SPINCOUNT=infinity", True), ("OMP_WAIT_POLICY=PASSIVE", False), ("OMP_WAIT_POLICY=active", True)],
+)  # fmt: skip
+def test_spins_that_are_long(root, monkeypatch, spins, told):
+    monkeypatch.setattr(ox.kernels, "config", lambda: {"idle_spins": spins})
+    change = doctor.openmp(root(**{"proc/self/maps": ""})).change
+    assert change.startswith(f"unset {spins.partition('=')[0]}, ") == told
+    assert bool(change) == told
 
 
 @pytest.mark.parametrize(

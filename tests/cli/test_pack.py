@@ -49,6 +49,17 @@ def test_the_cache_is_listed_and_cleared(run, tmp_path):
     assert run("cache", "list")[1].startswith("0.0 MiB of")
 
 
+def test_a_model_is_not_written_over(run, tmp_path):
+    model, link = tmp_path / "model.gguf", tmp_path / "link"
+    model.write_bytes(LLAMA.read_bytes())
+    link.symlink_to(model)
+    for source, out in ((model, model), (model, link), (link, model)):
+        status, _, err = run("pack", source, out)
+        assert (status, err) == (2, f"oxillama: error: {out} is the source itself: write to another file\n")
+    assert model.read_bytes() == LLAMA.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == ["link", "model.gguf"]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -1,5 +1,7 @@
 """The list of the examples, which names each of them."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,12 @@ def test_an_example_is_one_short_file_with_a_test_and_a_row_in_the_manual(name):
     assert f"python -m oxillama.examples.{name} " in source or f"oxillama.examples.{name}:app" in source
     assert (Path(__file__).parent / f"test_{name}.py").exists()
     assert f"[{name}.py]({name}.py)" in (FOLDER / "README.md").read_text()
+
+
+@pytest.mark.parametrize("arguments", [["rag", "-m", "/no/such.gguf"], ["extract_csv", "/no/such.csv"]])
+def test_a_file_that_is_missing_is_one_line(arguments):
+    name, *rest = arguments
+    command = [sys.executable, "-m", f"oxillama.examples.{name}", *rest]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "/no/such." in done.stderr

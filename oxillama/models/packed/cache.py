@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from oxillama._util.sizes import read_size
 from oxillama.errors import ConfigError, LoadError
+from oxillama.gguf.output import open_folder, remove_leftovers
 from oxillama.models.packed.file import PackedFile
 from oxillama.models.packed.notes import Notes
 
@@ -23,8 +25,12 @@ SUFFIX = ".oxpack"
 LIMIT = 64 << 30  # bytes of all packed files together
 POLL_SECONDS = 0.05
 PATIENCE = 5.0  # seconds after which waiting for another process is logged
+STALLED = (
+    600.0  # seconds in which a packer wrote nothing, after which it isn't waited for: flushing a file takes minutes
+)
 
 _NAME = re.compile(r"[0-9a-f]{40}" + re.escape(SUFFIX))
+_BESIDE = re.compile(r"[0-9a-f]{40}\.(used|lock)")
 _log = logging.getLogger("oxillama")
 
 
@@ -67,12 +73,14 @@ class Cache:
     def lock(self, key: str, poll: Callable[[], None]) -> Iterator[None]:
         """Holds the lock under which a file is made. ``poll`` is called while another process has it.
 
-        Raises LoadError if the folder can't be written.
+        Raises LoadError if the folder can't be written, or if that process has written nothing in a long time.
         """
         path = self.folder / f"{key}.lock"
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = _locked(path, poll)
+        except LoadError:
+            raise
         except OSError as error:
             raise not_writable(self.folder, error) from error
         try:
@@ -91,13 +99,17 @@ class Cache:
         """The files that are there, the most recently used first."""
         found = []
         for path in self._paths():
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 found.append(Cached(path, path.stat().st_size, _used(path), is_in_use(path), _model(path)))
         return sorted(found, key=lambda file: -file.used)
 
     def _paths(self) -> list[Path]:
+        return self._named(_NAME)
+
+    def _named(self, names: re.Pattern[str]) -> list[Path]:
+        """Regular files of these names: opening a pipe would wait for ever, and links lead elsewhere."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
+            return [path for path in self.folder.iterdir() if names.fullmatch(path.name) and _is_regular(path)]
         return []
 
     def evict(self, keep: Path | None, limit: int | None = None) -> int:
@@ -106,6 +118,7 @@ class Cache:
         keep: one that stays.
         """
         limit, freed = self.limit if limit is None else limit, 0
+        left = self._remove_leftovers()
         paths = sorted(self._paths(), key=_used)
         total = sum(_size(path) for path in paths)
         for path in paths:
@@ -115,6 +128,16 @@ class Cache:
                 _log.info("%s: evicted from the cache of packed weights", path)
                 freed += n_bytes
         self.notes.prune()
+        return freed + left
+
+    def _remove_leftovers(self) -> int:
+        """Removes what killed processes left: halves of packed files, locks, times of use. Returns the bytes freed."""
+        freed = 0
+        with contextlib.suppress(OSError), open_folder(os.path.realpath(self.folder)) as folder:
+            freed = remove_leftovers(folder, _NAME)
+        for path in self._named(_BESIDE):
+            if not path.with_suffix(SUFFIX).exists():
+                remove(path)
         return freed
 
     def clear(self) -> tuple[int, list[Path]]:
@@ -147,47 +170,56 @@ def not_writable(place: Path, error: OSError) -> LoadError:
 
 def is_in_use(path: Path) -> bool:
     """Whether a process has the file open; True where locks can't tell."""
-    with contextlib.suppress(FileNotFoundError), _exclusive(path) as held:
-        return not held
-    return False
+    try:
+        with _exclusive(path) as held:
+            return held is None
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def remove(path: Path) -> int:
     """Removes a file unless it is in use: bytes freed."""
     with contextlib.suppress(OSError), _exclusive(path) as held:
-        if held:
-            n_bytes = path.stat().st_size
+        # Another process may have given the name to another file, which is not locked, since this one was opened.
+        if held is not None and os.path.samestat(held, path.lstat()):
             path.unlink()
             path.with_suffix(".used").unlink(missing_ok=True)
-            return n_bytes
+            return held.st_size
     return 0
 
 
 @contextlib.contextmanager
-def _exclusive(path: Path) -> Iterator[bool]:
-    """Whether a file is locked by this alone. Raises OSError if it can't be opened."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _exclusive(path: Path) -> Iterator[os.stat_result | None]:
+    """A file that is locked by this alone, None if it can't be. Raises OSError if it can't be opened."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        held = True
-    except OSError:
-        held = False
-    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.fstat(descriptor)
+        except OSError:
+            held = None
         yield held
     finally:
         os.close(descriptor)
 
 
+def _is_regular(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(path.lstat().st_mode)
+    return False
+
+
 def _locked(path: Path, poll: Callable[[], None]) -> int:
-    """A descriptor of the file of this name, locked; unlocked where the file system has no locks. Raises OSError."""
-    began, told = time.monotonic(), False
+    """A descriptor of the file of this name, locked; unlocked where the file system has no locks. Raises OSError, and
+    LoadError if the process that has the lock writes nothing."""
+    wait = _Wait(path)
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             while not _try_lock(descriptor):
-                if not told and time.monotonic() - began > PATIENCE:
-                    told = True
-                    _log.info("%s: waiting for the process that packs this model", path)
+                wait.check()
                 poll()
                 time.sleep(POLL_SECONDS)
             if os.fstat(descriptor).st_nlink:  # else its owner ended, and removed it
@@ -196,6 +228,38 @@ def _locked(path: Path, poll: Callable[[], None]) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+class _Wait:
+    """Waiting for the process that has a lock: told once, and ended when that process has written nothing for long."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._told = path, False
+        self._began = self._changed = time.monotonic()
+        self._written = self._state()
+
+    def check(self) -> None:
+        """Raises LoadError if the other process is stopped."""
+        now, written = time.monotonic(), self._state()
+        if written != self._written:
+            self._changed, self._written = now, written
+        if now - self._changed > STALLED:
+            raise LoadError(
+                f"{self._path}: the process that packs this model has written nothing in {STALLED:.0f} seconds: end it "
+                "if it is stopped, or load without packed"
+            )
+        if not self._told and now - self._began > PATIENCE:
+            self._told = True
+            _log.warning("%s: waiting for the process that packs this model", self._path)
+
+    def _state(self) -> list[tuple[str, int, int]]:
+        """Names, sizes and times of the files that are being written."""
+        found = []
+        for place in self._path.parent.glob(f".{self._path.stem}{SUFFIX}.*.tmp"):
+            with contextlib.suppress(OSError):
+                info = place.lstat()
+                found.append((place.name, info.st_size, info.st_mtime_ns))
+        return sorted(found)
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
+import stat
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +38,8 @@ PIECE_BYTES = 16 << 20
 TICK_NS = 100_000_000
 COARSE_TICK_NS = 2_000_000_000  # of file systems with whole seconds
 LIFETIME = 90 * 86400  # seconds after which a note that nothing asked for is dropped
+
+_NAME = re.compile(r"[0-9a-f]{40}|\.[0-9a-f]{40}\.[0-9a-f]{12}\.tmp")  # of a note, and of one that is being written
 
 
 def stamp_of(source: FileSource) -> str:
@@ -136,8 +140,11 @@ class Notes:
             return
         with contextlib.suppress(OSError):
             for path in list(self._folder.iterdir()):
+                if not _NAME.fullmatch(path.name):
+                    continue  # the folder may be a user's own: OXILLAMA_CACHE=~ makes it ~/notes
                 with contextlib.suppress(OSError):
-                    if time.time() - path.stat().st_mtime > lifetime:
+                    info = path.lstat()
+                    if stat.S_ISREG(info.st_mode) and time.time() - info.st_mtime > lifetime:
                         path.unlink()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from oxillama._util.places import Place
 from oxillama.errors import LoadError, ModelNotFoundError, PackedFileError
 from oxillama.gguf import GGUFFile
 from oxillama.gguf import open as open_gguf
-from oxillama.gguf.output import atomic_file
+from oxillama.gguf.output import atomic_file, check_not_source
 from oxillama.gguf.source import FileSource
 from oxillama.models.packed.cache import Cache, not_writable
 from oxillama.models.packed.file import PackedFile
@@ -89,6 +90,7 @@ def _with_weights(model: Place, path: Path | None, num_threads: int, progress: L
 def _packed(file: GGUFFile, path: Path | None, num_threads: int, progress: Progress | None, weights: Weights) -> Path:
     if path is None:
         return _cached(file, Cache.default(), num_threads, progress, weights).source.path
+    check_not_source(path, *(shard.path for shard in file.shards))
     header = header_of(weights, file, model_digest(file, _notes(), num_threads))
     _write(file, path, header, num_threads, progress, weights)
     return path
@@ -127,17 +129,32 @@ def _cached(file: GGUFFile, cache: Cache, num_threads: int, progress: Progress |
         with cache.lock(key, lambda: progress(0) if progress is not None else None):
             found = find()  # made by the process that had the lock
             if found is None:
-                try:
-                    _write(file, path, wanted, num_threads, progress, weights)
-                except OSError as error:
-                    raise not_writable(path, error) from error
-                found = PackedFile(path)
+                found = _made(path, partial(_write, file, path, wanted, num_threads, progress, weights))
                 found.check_model(wanted)
                 cache.notes.keep(stamp_of(found.source), found.digest)
         cache.touch(key)
         cache.evict(path)
     cache.touch(key)
     return found
+
+
+def _made(path: Path, write: Callable[[Callable[[int], object]], None]) -> PackedFile:
+    """The file that was written and opened, locked for sharing from before it gets its name: no eviction takes it."""
+    with contextlib.ExitStack() as held:
+
+        def hold(descriptor: int) -> None:
+            again = os.dup(descriptor)  # of the same lock, which then outlives the writer's descriptor
+            held.callback(os.close, again)
+            with contextlib.suppress(OSError):  # file systems without locks
+                fcntl.flock(again, fcntl.LOCK_SH)
+
+        try:
+            write(hold)
+        except OSError as error:
+            if isinstance(error, LoadError):
+                raise
+            raise not_writable(path, error) from error
+        return PackedFile(path)
 
 
 def _usable(path: Path, wanted: Header, notes: Notes, num_threads: int) -> PackedFile | None:
@@ -155,8 +172,17 @@ def _usable(path: Path, wanted: Header, notes: Notes, num_threads: int) -> Packe
 
 
 def _write(
-    file: GGUFFile, path: Path, header: Header, num_threads: int, progress: Progress | None, weights: Weights
+    file: GGUFFile,
+    path: Path,
+    header: Header,
+    num_threads: int,
+    progress: Progress | None,
+    weights: Weights,
+    hold: Callable[[int], object] = lambda descriptor: None,
 ) -> None:
+    """Writes a packed file. ``hold`` is called with its descriptor when all is written, before it has its name."""
     with atomic_file(path) as out:
         write_packed(out, weights, header, num_threads, progress)
         file.check()  # before it gets its name: what was read of a changed file is not kept
+        out.flush()
+        hold(out.fileno())

@@ -42,7 +42,7 @@ def _library() -> tuple[str, Any]:
 def check_available() -> None:
     """Raises ConfigError without zstd."""
     if not _library()[0]:
-        raise ConfigError("compress=True needs zstd: Python 3.14, or `pip install oxillama[zstd]`")
+        raise ConfigError("compress=True needs zstd: Python 3.14, or `pip install zstandard`")
 
 
 def compress(data: memoryview) -> bytes:
@@ -64,7 +64,7 @@ def decompress(data: memoryview, n_bytes: int, label: str) -> bytes:
     """
     name, library = _library()
     if not name:
-        raise SnapshotFormatError(f"{label} is compressed: zstd is needed, `pip install oxillama[zstd]`")
+        raise SnapshotFormatError(f"{label} is compressed: zstd is needed, `pip install zstandard`")
     try:
         if name == "zstandard":
             source = library.ZstdDecompressor().stream_reader(data)

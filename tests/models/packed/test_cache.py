@@ -1,5 +1,6 @@
 """Cache of packed files: made once, found again, limited, and shared by processes."""
 
+import fcntl
 import logging
 import os
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import oxillama as ox
 from oxillama.errors import ConfigError, LoadError
 from oxillama.models.packed import Cache, notes, placing
+from oxillama.models.packed import cache as packed_cache
 from oxillama.models.packed.cache import cache_folder
 from tests.models.packed.packing import open_runner, packed_files
 from tests.offload.paged import path_of
@@ -132,6 +134,99 @@ def test_a_list_tells_what_can_not_be_used(cache):
     (file,) = Cache.default().files()
     assert file.n_bytes == 100
     assert "this is no file of packed weights" in file.model
+
+
+def test_only_notes_are_cleared(tmp_path):
+    stamp, folder = "a" * 40, tmp_path / "notes"
+    folder.mkdir()
+    ours = [folder / stamp, folder / f".{stamp}.0123456789ab.tmp"]
+    others = [folder / name for name in ("diary.md", "A" * 40, "a" * 41, f".{stamp}.tmp", f"{stamp}.txt")]
+    for path in (*ours, *others):
+        path.write_text("x")
+    (folder / ("b" * 40)).symlink_to(others[0])
+    (folder / ("c" * 40)).mkdir()
+    Cache(tmp_path).clear()
+    assert not any(path.exists() for path in ours)
+    assert sorted(p.name for p in folder.iterdir()) == sorted([p.name for p in others] + ["b" * 40, "c" * 40])
+
+
+def test_odd_files_are_not_listed_and_stay(cache):
+    folder = cache / "packed"
+    folder.mkdir(parents=True)
+    (folder / f"{'a' * 40}.oxpack").symlink_to(folder / "nowhere")
+    os.mkfifo(folder / f"{'b' * 40}.oxpack")
+    (folder / f"{'c' * 40}.oxpack").mkdir()
+    assert Cache.default().files() == []
+    assert Cache.default().clear() == (0, [])
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_what_killed_processes_left_is_freed(cache):
+    folder, key = cache / "packed", "a" * 40
+    folder.mkdir(parents=True)
+    names = [f".{key}.oxpack.0123456789ab.tmp", f"{key}.used", f"{key}.lock"]
+    for name in (*names, "diary.used", ".diary.0123456789ab.tmp"):
+        (folder / name).write_bytes(b"x" * 10)
+    with open(folder / f".{key}.oxpack.ba9876543210.tmp", "wb") as written:
+        fcntl.flock(written, fcntl.LOCK_EX)
+        assert Cache.default().clear()[0] == 10
+        assert sorted(p.name for p in folder.iterdir()) == sorted(
+            ["diary.used", ".diary.0123456789ab.tmp", f".{key}.oxpack.ba9876543210.tmp"]
+        )
+
+
+def test_a_file_that_took_the_name_meanwhile_stays(tmp_path, monkeypatch):
+    path = tmp_path / f"{'a' * 40}.oxpack"
+    path.write_bytes(b"old")
+    flock = fcntl.flock
+
+    def replaced(descriptor, operation):
+        flock(descriptor, operation)
+        (tmp_path / "new").write_bytes(b"new")
+        os.replace(tmp_path / "new", path)
+
+    monkeypatch.setattr(fcntl, "flock", replaced)
+    assert packed_cache.remove(path) == 0
+    assert path.read_bytes() == b"new"
+
+
+def test_no_eviction_takes_a_file_before_its_maker_opens_it(monkeypatch):
+    opened = placing.PackedFile
+    freed = []
+
+    def late(path):
+        if path.exists():
+            freed.append(Cache.default().clear()[0])
+        return opened(path)
+
+    monkeypatch.setattr(placing, "PackedFile", late)
+    kept = open_runner(path_of("llama"))
+    assert freed == [0]
+    assert len(packed_files()) == 1
+    del kept
+
+
+def test_a_stopped_packer_is_not_waited_for_for_ever(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(packed_cache, "PATIENCE", 0.05)
+    monkeypatch.setattr(packed_cache, "STALLED", 0.3)
+    cache, key = Cache(tmp_path), "a" * 40
+    polls = []
+
+    def grow():
+        polls.append(1)
+        if len(polls) <= 10:
+            with open(cache.folder / f".{key}.oxpack.0123456789ab.tmp", "ab") as f:
+                f.write(b"x")
+
+    with (
+        cache.lock(key, lambda: None),
+        caplog.at_level(logging.WARNING, "oxillama"),
+        pytest.raises(LoadError, match=rf"{key}\.lock: the process that packs this model has written nothing"),
+        cache.lock(key, grow),
+    ):
+        pass
+    assert len(polls) > 10
+    assert caplog.text.count("waiting for the process that packs") == 1
 
 
 def test_folders(monkeypatch, tmp_path):
