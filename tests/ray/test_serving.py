@@ -8,10 +8,13 @@ import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 import oxillama as ox
+from oxillama.core.loading import shipped_model
+from oxillama.models.packed import pack_model
 from oxillama.ray import serve_app
 from tests.ray.cluster import workers
 
@@ -30,10 +33,16 @@ def engine():
 
 
 @pytest.fixture(scope="module")
-def port(ray_serve):
+def packed(tmp_path_factory):
+    return pack_model(shipped_model(), tmp_path_factory.mktemp("packed") / "tiny.oxpack", 1)
+
+
+@pytest.fixture(scope="module")
+def port(ray_serve, packed):
     """Two replicas, one on each node, since each needs both CPUs of one."""
     module, port = ray_serve
-    module.run(serve_app(num_replicas=2, num_cpus=2, name="tiny", context_size=1024, server={"max_body": 1 << 16}))
+    options = {"context_size": 1024, "packed": packed, "server": {"max_body": 1 << 16}}
+    module.run(serve_app(num_replicas=2, num_cpus=2, name="tiny", **options))
     wait_for(port, "/health")
     return port
 
@@ -83,6 +92,16 @@ def test_answers_are_those_of_the_engine(port, engine):
         assert status == 200
         assert json.loads(body)["choices"][0]["text"] == engine.generate(prompt, max_tokens=12, **GREEDY).text
     assert len(workers(REPLICA)) == 2
+
+
+def test_replicas_map_the_same_packed_weights(port, packed):
+    replicas = workers(REPLICA)
+    assert len(replicas) == 2
+    inode = packed.stat().st_ino
+    for pid in replicas:
+        mapped = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if str(packed) in line]
+        assert mapped
+        assert all(int(line[4]) == inode and "w" not in line[1] for line in mapped)
 
 
 def test_streams_come_piece_by_piece(port, engine):

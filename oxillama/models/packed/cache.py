@@ -25,9 +25,7 @@ SUFFIX = ".oxpack"
 LIMIT = 64 << 30  # bytes of all packed files together
 POLL_SECONDS = 0.05
 PATIENCE = 5.0  # seconds after which waiting for another process is logged
-STALLED = (
-    600.0  # seconds in which a packer wrote nothing, after which it isn't waited for: flushing a file takes minutes
-)
+STALLED = 600.0  # seconds in which a packer wrote nothing, after which it isn't waited for: it flushes 512 MB at most
 
 _NAME = re.compile(r"[0-9a-f]{40}" + re.escape(SUFFIX))
 _BESIDE = re.compile(r"[0-9a-f]{40}\.(used|lock)")

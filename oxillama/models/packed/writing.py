@@ -24,6 +24,10 @@ __all__ = ["header_of", "write_packed"]
 # file it was none.
 PIECE = 32 << 20
 
+# Bytes after which they are waited for on disk: the flush at the end would otherwise be of all that memory holds, in
+# which the file doesn't change, so that a process that waits for it can't tell a slow disk from a packer that stopped.
+UNFLUSHED = 512 << 20
+
 
 def header_of(weights: Weights, file: GGUFFile, model: bytes) -> Header:
     """The header of the packed file of a model that is built but not repacked, without digests of its entries.
@@ -78,6 +82,7 @@ class _Pieces:
 
     def __init__(self, fd: int) -> None:
         self._fd, self._piece, self._first, self._end = fd, np.zeros(PIECE, np.uint8), 0, 0
+        self._unflushed = 0
 
     def put(self, offset: int, data: NDArray[np.uint8]) -> None:
         done = 0
@@ -93,6 +98,10 @@ class _Pieces:
     def flush(self) -> None:
         """Writes the piece up to where it is filled, and begins the next."""
         _write(self._fd, self._first, memoryview(cast(Any, self._piece))[: self._end])
+        self._unflushed += self._end
+        if self._unflushed >= UNFLUSHED:
+            os.fsync(self._fd)
+            self._unflushed = 0
         self._piece[:] = 0
         self._first, self._end = self._first + PIECE, 0
 
