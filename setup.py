@@ -113,6 +113,16 @@ def modules() -> list[Extension]:
     return [*found, Extension(SHARED, [str(shared)], extra_compile_args=["-O2", "-g0"])]
 
 
+# C files that take seconds, the longest first, so that no core is idle at the end.
+SLOW = ["gemm_words", "table", "gemm_q8", "quantise", "quantise_lanes", "gemm_grid", "gemm_float"]
+
+
+def rank(source: str) -> int:
+    """Where a C file of csrc stands in the order of building. A tier's table.c is slow, the scalar one is not."""
+    path = Path(source)
+    return SLOW.index(path.stem) if path.stem in SLOW and str(path) != "csrc/scalar/table.c" else len(SLOW)
+
+
 class BuildKernels(build_ext):
     """``build_ext`` that first compiles csrc/ and hands its objects to the module that owns the table."""
 
@@ -140,6 +150,7 @@ class BuildKernels(build_ext):
                 ext.extra_link_args += self.checks
             if ext.name.endswith("._table"):
                 ext.extra_objects, ext.depends = objects, [*ext.depends, *objects]
+        self.extensions.sort(key=lambda ext: -sum(os.path.getsize(source) for source in ext.sources))
         self.parallel = self.parallel or os.cpu_count()
         super().build_extensions()
 
@@ -156,10 +167,9 @@ class BuildKernels(build_ext):
                 self.compiler.compile([source], output_dir=folder, extra_postargs=flags)
             return str(output)
 
-        # The longest first, so that no core is idle at the end.
         # Threads meet in the Cython modules; kernels know none, so that one tier shows what all would.
         sources = kernel_sources(tiers=[]) if self.sanitize_threads else kernel_sources()
-        slow_first = sorted(sources, key=lambda job: "/gemm_" not in job[0])
+        slow_first = sorted(sources, key=lambda job: (rank(job[0]), job[0]))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(compile_one, slow_first))
 

@@ -91,10 +91,11 @@ INLINE void tile_float(const uint8_t *panel, size_t panel_bytes, const float *co
 /* tile_float of a format; P and T are constants in it. */
 typedef void tile_fn(const uint8_t *panel, size_t panel_bytes, const float *const *x, int64_t n, float *park, int first);
 /* Those of a format: for `wide` panels, and for one. */
-typedef struct { tile_fn *wide[FLOAT_TILE], *one[FLOAT_TILE]; } tiles;
+typedef struct { tile_fn *wide[FLOAT_TILE], *one[FLOAT_TILE]; int paired; } tiles;
 
-/* One token has one sum per vector of rows: it takes more panels, so that the adders need not wait for each other. */
-#define WIDE(T) ((T) < 4 ? 4 / NV : FLOAT_PANELS)
+/* One token has one sum per vector of rows: it takes more panels, so that the adders need not wait for each other. Where
+ * columns come in pairs, so do loaded weights, and three tokens have no room for them in 16 registers. */
+#define WIDE(T, paired) ((T) < 4 - (paired) ? 4 / NV : FLOAT_PANELS)
 
 /* All tokens of the call in one tile, panels from end to end, straight from memory. */
 INLINE void few_tokens(const ox_gemm_args *a, int64_t n, const tiles *f)
@@ -106,7 +107,7 @@ INLINE void few_tokens(const ox_gemm_args *a, int64_t n, const tiles *f)
     for (int t = 0; t < T; t++)
         x[t] = (const float *)x_of(a, t);
     for (int64_t row = 0; row < a->n_rows;) {
-        int p = row + 16 * WIDE(T) <= a->n_rows ? WIDE(T) : 1;
+        int p = row + 16 * WIDE(T, f->paired) <= a->n_rows ? WIDE(T, f->paired) : 1;
         (p > 1 ? f->wide : f->one)[T - 1](w, a->panel_bytes, x, n, park, 1);
         for (int t = 0; t < T; t++)
             for (int r = 0; r < 16 * p; r += VL)
@@ -162,7 +163,7 @@ INLINE void many_tokens(const ox_gemm_args *a, int64_t steps, int step_bytes, co
 }
 
 _Static_assert(FLOAT_TILE == 6 && FLOAT_PANELS * NV <= 4, "GEMM_FLOAT makes tiles of up to six tokens and four vectors");
-_Static_assert(FLOAT_PANELS == 1 || FLOAT_PANELS == WIDE(1), "a tile of few tokens and one of many are the same function");
+_Static_assert(FLOAT_PANELS == 1 || FLOAT_PANELS == WIDE(1, 0), "a tile of few tokens and one of many are the same function");
 
 /* Each size is a function of its own, as in q8.h. */
 #define TILE_FLOAT(kind, T, name, P, paired, step, multiply_add)                                                    \
@@ -171,17 +172,19 @@ _Static_assert(FLOAT_PANELS == 1 || FLOAT_PANELS == WIDE(1), "a tile of few toke
     {                                                                                                               \
         tile_float(panel, panel_bytes, x, n, park, first, paired, P, T, step, multiply_add);                        \
     }
-#define TILES_FLOAT(T, name, ...) TILE_FLOAT(wide, T, name, WIDE(T), __VA_ARGS__) TILE_FLOAT(one, T, name, 1, __VA_ARGS__)
+#define TILES_FLOAT(T, name, paired, ...) \
+    TILE_FLOAT(wide, T, name, WIDE(T, paired), paired, __VA_ARGS__) TILE_FLOAT(one, T, name, 1, paired, __VA_ARGS__)
 #define ALL_OF(kind, name) \
     {kind##_1_##name, kind##_2_##name, kind##_3_##name, kind##_4_##name, kind##_5_##name, kind##_6_##name}
 
 /* A kernel of a float format of so many steps, of so many bytes each, which are columns that come in pairs or not. */
-#define GEMM_FLOAT(name, steps, step_bytes, ...)                                                                    \
-    TILES_FLOAT(1, name, __VA_ARGS__) TILES_FLOAT(2, name, __VA_ARGS__) TILES_FLOAT(3, name, __VA_ARGS__)           \
-    TILES_FLOAT(4, name, __VA_ARGS__) TILES_FLOAT(5, name, __VA_ARGS__) TILES_FLOAT(6, name, __VA_ARGS__)           \
+#define GEMM_FLOAT(name, steps, step_bytes, paired, ...)                                                            \
+    TILES_FLOAT(1, name, paired, __VA_ARGS__) TILES_FLOAT(2, name, paired, __VA_ARGS__)                             \
+    TILES_FLOAT(3, name, paired, __VA_ARGS__) TILES_FLOAT(4, name, paired, __VA_ARGS__)                             \
+    TILES_FLOAT(5, name, paired, __VA_ARGS__) TILES_FLOAT(6, name, paired, __VA_ARGS__)                             \
     static void gemm_##name(const ox_gemm_args *a)                                                                  \
     {                                                                                                               \
-        static const tiles all = {ALL_OF(wide, name), ALL_OF(one, name)};                                           \
+        static const tiles all = {ALL_OF(wide, name), ALL_OF(one, name), paired};                                   \
         if (a->n_tokens > FLOAT_TILE)                                                                               \
             many_tokens(a, steps, step_bytes, &all);                                                                \
         else if (a->n_tokens > 0)                                                                                   \
