@@ -87,9 +87,10 @@ def kernel_sources(machine: str = MACHINE, tiers: list[str] | None = None) -> li
 
 # Modules with loops of their own over numbers or masks; the others check arguments and call kernels, and compile in two
 # thirds of the time.
-HOT = (
-    "chosen convert grammar_stacks grammar_trie grammar_walk logprobs lora norms random repeats rope routing rows sampling"
-).split()
+HOT = [
+    *("chosen", "convert", "grammar_stacks", "grammar_trie", "grammar_walk", "logprobs", "lora", "norms", "random"),
+    *("repeats", "rope", "routing", "rows", "sampling"),
+]
 # Cython's code for memoryviews, which half of the modules would have a copy of: a leaf, since any of them may use it.
 SHARED = "oxillama._util._memoryviews"
 

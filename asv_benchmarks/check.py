@@ -1,13 +1,13 @@
 """Whether a commit made a benchmark slower: python asv_benchmarks/check.py BASE [HEAD] [--bench REGEX]
 
-BASE and HEAD are commits, or folders of a checkout that is built; HEAD is the working tree if it is left out. A commit is
-built in a worktree below asv_benchmarks/.asv/check, which is kept for the next time. Both sides run the benchmarks of this
-tree, those of asv whose names begin with `time_`, in processes that take turns, and CPU time counts: another program on
-the same cores stretches it a little, and both sides alike.
+BASE and HEAD are commits, or folders of a checkout that is built; HEAD is the working tree if it is left out. A commit
+is built in a worktree below asv_benchmarks/.asv/check, which is kept for the next time. Both sides run the benchmarks
+of this tree, those of asv whose names begin with `time_`, in processes that take turns, and CPU time counts: another
+program on the same cores stretches it a little, and both sides alike.
 
-A benchmark is slower where the median of the ratios of neighbours exceeds 1 + threshold, and so does the lower end of the
-range that holds their median with 95 % certainty (order statistics of a binomial distribution: no shape is assumed), so
-that noise alone is no failure. Exit status: 0, 1 where one is slower, 2 where nothing could be measured.
+A benchmark is slower where the median of the ratios of neighbours exceeds 1 + threshold, and so does the lower end of
+the interval that holds their median with 95 % certainty (order statistics of a binomial distribution: no shape is
+assumed), so that noise alone is no failure. Exit status: 0, 1 where one is slower, 2 where nothing could be measured.
 """
 
 import argparse
