@@ -85,21 +85,43 @@ def kernel_sources(machine: str = MACHINE, tiers: list[str] | None = None) -> li
     return [(str(f.relative_to(ROOT)), flags) for d, flags in folders for f in sorted((ROOT / d).glob("*.c"))]
 
 
+# Modules with loops of their own over numbers or masks; the others check arguments and call kernels, and compile in two
+# thirds of the time.
+HOT = [
+    *("chosen", "convert", "grammar_stacks", "grammar_trie", "grammar_walk", "logprobs", "lora", "norms", "random"),
+    *("repeats", "rope", "routing", "rows", "sampling"),
+]
+# Cython's code for memoryviews, which half of the modules would have a copy of: a leaf, since any of them may use it.
+SHARED = "oxillama._util._memoryviews"
+
+
+def extension(path: Path, name: str) -> Extension:
+    optimise = "-O3" if path.stem in HOT else "-O2"
+    return Extension(
+        name,
+        [str(path)],
+        include_dirs=["csrc"],
+        extra_compile_args=[optimise, "-g0", "-ffp-contract=off", *OPENMP[0], *BASELINE.get(MACHINE, [])],
+        extra_link_args=list(OPENMP[1]),
+        depends=["csrc/ox_kernels.h", "csrc/ox_formats.def"],
+    )
+
+
 def modules() -> list[Extension]:
-    found = []
-    for pyx in sorted((ROOT / "oxillama").rglob("*.pyx")):
-        path = pyx.relative_to(ROOT)
-        found.append(
-            Extension(
-                ".".join(path.with_suffix("").parts),
-                [str(path)],
-                include_dirs=["csrc"],
-                extra_compile_args=["-O3", "-g0", "-ffp-contract=off", *OPENMP[0], *BASELINE.get(MACHINE, [])],
-                extra_link_args=list(OPENMP[1]),
-                depends=["csrc/ox_kernels.h", "csrc/ox_formats.def"],
-            )
-        )
-    return found
+    paths = [pyx.relative_to(ROOT) for pyx in sorted((ROOT / "oxillama").rglob("*.pyx"))]
+    found = [extension(path, ".".join(path.with_suffix("").parts)) for path in paths]
+    shared = Path(*SHARED.split(".")).with_suffix(".c")  # translate() has it written, below build/
+    return [*found, Extension(SHARED, [str(shared)], extra_compile_args=["-O2", "-g0"])]
+
+
+# C files that take seconds, the longest first, so that no core is idle at the end.
+SLOW = ["gemm_words", "table", "gemm_q8", "quantise", "quantise_lanes", "gemm_grid", "gemm_float"]
+
+
+def rank(source: str) -> int:
+    """Where a C file of csrc stands in the order of building. A tier's table.c is slow, the scalar one is not."""
+    path = Path(source)
+    return SLOW.index(path.stem) if path.stem in SLOW and str(path) != "csrc/scalar/table.c" else len(SLOW)
 
 
 class BuildKernels(build_ext):
@@ -129,6 +151,7 @@ class BuildKernels(build_ext):
                 ext.extra_link_args += self.checks
             if ext.name.endswith("._table"):
                 ext.extra_objects, ext.depends = objects, [*ext.depends, *objects]
+        self.extensions.sort(key=lambda ext: -sum(os.path.getsize(source) for source in ext.sources))
         self.parallel = self.parallel or os.cpu_count()
         super().build_extensions()
 
@@ -145,10 +168,9 @@ class BuildKernels(build_ext):
                 self.compiler.compile([source], output_dir=folder, extra_postargs=flags)
             return str(output)
 
-        # The longest first, so that no core is idle at the end.
         # Threads meet in the Cython modules; kernels know none, so that one tier shows what all would.
         sources = kernel_sources(tiers=[]) if self.sanitize_threads else kernel_sources()
-        slow_first = sorted(sources, key=lambda job: "/gemm_" not in job[0])
+        slow_first = sorted(sources, key=lambda job: (rank(job[0]), job[0]))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(compile_one, slow_first))
 
@@ -175,7 +197,13 @@ def translate(extensions: list[Extension]) -> None:
         "embedsignature": True,
         "freethreading_compatible": False,
     }
-    made = cythonize(extensions, compiler_directives=directives, nthreads=os.cpu_count() or 1, build_dir="build/cython")
+    made = cythonize(
+        extensions,
+        compiler_directives=directives,
+        nthreads=os.cpu_count() or 1,
+        build_dir="build/cython",
+        shared_utility_qualified_name=SHARED,
+    )
     by_name = {ext.name: ext for ext in made}
     for ext in extensions:
         ext.sources, ext.depends = by_name[ext.name].sources, by_name[ext.name].depends

@@ -50,6 +50,12 @@ class Decode:
             self.engine.forward_one(self.prompt[i % n])
         return DECODED / (time.perf_counter() - start)
 
+    def time_low_level(self, n: int) -> None:
+        """The same as a time, of which that of the CPU can be compared."""
+        self.engine.truncate(n)
+        for i in range(DECODED):
+            self.engine.forward_one(self.prompt[i % n])
+
     def track_generate(self, n: int) -> float:
         """All that `generate` does: scheduling, sampling, text."""
         self.engine.reset()

@@ -267,14 +267,19 @@ INLINE void attend(const ox_attn_args *a, const int type)
         finish(&s);
 }
 
+/* Functions of their own: the compiler takes long over one of all of them. */
+static __attribute__((noinline)) void attend_q8_0(const ox_attn_args *a) { attend(a, OX_KV_Q8_0); }
+static __attribute__((noinline)) void attend_f16(const ox_attn_args *a) { attend(a, OX_KV_F16); }
+static __attribute__((noinline)) void attend_f32(const ox_attn_args *a) { attend(a, OX_KV_F32); }
+
 static void attention(const ox_attn_args *a)
 {
     if (a->kv_type == OX_KV_Q8_0)
-        attend(a, OX_KV_Q8_0);
+        attend_q8_0(a);
     else if (a->kv_type == OX_KV_F16)
-        attend(a, OX_KV_F16);
+        attend_f16(a);
     else
-        attend(a, OX_KV_F32);
+        attend_f32(a);
 }
 
 static void attention_merge(const ox_attn_args *a, int64_t n)

@@ -4,7 +4,7 @@
 #include "q8.h"
 #include "float.h"
 
-GEMM_FLOAT(pairs, (a->k + 1) / 2, 64, step_F32, vf_dot_bf16)
+GEMM_FLOAT(pairs, (a->k + 1) / 2, 64, 0, step_F32, vf_dot_bf16)
 
 static void round_bf16(const float *x, void *rounded_row, int64_t k)
 {

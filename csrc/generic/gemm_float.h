@@ -4,9 +4,9 @@
 
 INLINE vf multiply_add(vf w, vf x, vf acc) { return vf_fma(w, x, acc); }
 
-GEMM_FLOAT(F32, a->k, 64, step_F32, multiply_add)
-GEMM_FLOAT(F16, a->k, 32, step_F16, multiply_add)
-GEMM_FLOAT(BF16, a->k, 32, step_BF16, multiply_add)
+GEMM_FLOAT(F32, a->k, 64, 0, step_F32, multiply_add)
+GEMM_FLOAT(F16, a->k, 32, 0, step_F16, multiply_add)
+GEMM_FLOAT(BF16, a->k, 32, 1, step_BF16, multiply_add)
 
 static void fill_gemm(ox_kernels *t)
 {

@@ -137,12 +137,19 @@ INLINE const uint8_t *x_of(const ox_gemm_args *a, int64_t t)
     return (const uint8_t *)a->x + (size_t)(a->x_rows ? a->x_rows[t] : t) * a->x_bytes;
 }
 
-/* The sums of one panel for n tokens, those of a half of it `apart` from the other's. */
-INLINE void store_panel(const ox_gemm_args *a, int64_t t0, int64_t n, int64_t row, int64_t apart, const vf *acc)
+/* The sums of one panel for n tokens, those of a half of it `apart` from the other's. Not inlined: copies for each size of
+ * a tile took the compiler longer than its products. */
+static __attribute__((noinline, unused)) void store_panel(const ox_gemm_args *a, int64_t t0, int64_t n, int64_t row,
+                                                          int64_t apart, const vf *acc)
 {
-    for (int half = 0; half < NV; half++, row += VL)
-        UNROLL for (int64_t t = 0; t < n; t++)
-            store_rows(y_of(a, t0 + t, row), acc[half * apart + t], a->n_rows - row, a->accumulate);
+    if (a->n_rows - row >= 16 && !a->accumulate)
+        for (int64_t t = 0; t < n; t++)
+            UNROLL for (int half = 0; half < NV; half++)
+                vf_store(y_of(a, t0 + t, row) + half * VL, acc[half * apart + t]);
+    else
+        for (int half = 0; half < NV; half++, row += VL)
+            for (int64_t t = 0; t < n; t++)
+                store_rows(y_of(a, t0 + t, row), acc[half * apart + t], a->n_rows - row, a->accumulate);
 }
 
 /* A format as the drivers below see it: all of it is constant where it is used. */
@@ -164,18 +171,24 @@ INLINE void fetch(const q8_format f, const uint8_t *block, int i)
 INLINE void strip_q8(const q8_format f, const uint8_t *panel, int half, const q8_tile *x, int64_t i, int64_t to,
                      const int T, vf *acc)
 {
+    vf sum[TILE];
+    UNROLL for (int t = 0; t < T; t++)
+        sum[t] = acc[t];
     for (const uint8_t *block = panel + i / f.chunks * f.bytes; i < to; i += f.chunks, block += f.bytes)
         for (int j = 0; j < f.chunks; j++) {
             chunk c;
             if (half == 0 && T >= 4)
                 fetch(f, block, j);
             f.unpack(block, j, half, &c);
-            add_chunk(f.form, &c, x, i + j, T, acc);
+            add_chunk(f.form, &c, x, i + j, T, sum);
         }
+    UNROLL for (int t = 0; t < T; t++)
+        acc[t] = sum[t];
 }
 
 /* One tile of tokens against all panels. Where a panel is two halves, they take turns at strips of it: memory is read
- * once, in order, and the second finds its share in the first-level cache. */
+ * once, in order, and the second finds its share in the first-level cache. Of more than two tokens, both pass through one
+ * copy of the body: it takes the compiler long, and sums that wait in memory for a strip cost less than a hundredth. */
 INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, const int T)
 {
     q8_tile x = {{0}, a->k, a->k / OX_CHUNK};
@@ -188,24 +201,13 @@ INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, const 
         UNROLL for (int j = 0; j < NV * T; j++)
             acc[j / T][j % T] = vf_zero();
         for (int64_t i = 0; i < x.nb; i += strip)
-            UNROLL for (int half = 0; half < NV; half++)
-                strip_q8(f, panel, half, &x, i, x.nb - i < strip ? x.nb : i + strip, T, acc[half]);
+            if (T <= 2)
+                UNROLL for (int half = 0; half < NV; half++)
+                    strip_q8(f, panel, half, &x, i, x.nb - i < strip ? x.nb : i + strip, T, acc[half]);
+            else
+                for (int half = 0; half < NV; half++)
+                    strip_q8(f, panel, half, &x, i, x.nb - i < strip ? x.nb : i + strip, T, acc[half]);
         store_panel(a, t0, T, row, TILE, acc[0]);
-    }
-}
-
-/* The number of tokens in a tile is a constant in each call, so that the accumulators live in registers. */
-INLINE void tile_n_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_t n)
-{
-    switch (n) {
-    case 8: tile_q8(a, f, t0, 8); break;
-    case 7: tile_q8(a, f, t0, 7); break;
-    case 6: tile_q8(a, f, t0, 6); break;
-    case 5: tile_q8(a, f, t0, 5); break;
-    case 4: tile_q8(a, f, t0, 4); break;
-    case 3: tile_q8(a, f, t0, 3); break;
-    case 2: tile_q8(a, f, t0, 2); break;
-    case 1: tile_q8(a, f, t0, 1); break;
     }
 }
 
@@ -219,20 +221,6 @@ INLINE void add_steps(const q8_form f, const chunk *c, int n, const q8_tile *x, 
         add_chunk(f, c + j, x, i + j, T, sum);
     UNROLL for (int t = 0; t < T; t++)
         acc[t] = sum[t];
-}
-
-INLINE void add_steps_n(const q8_form f, const chunk *c, int n, const q8_tile *x, int64_t i, int64_t n_tokens, vf *acc)
-{
-    switch (n_tokens) {
-    case 8: add_steps(f, c, n, x, i, 8, acc); break;
-    case 7: add_steps(f, c, n, x, i, 7, acc); break;
-    case 6: add_steps(f, c, n, x, i, 6, acc); break;
-    case 5: add_steps(f, c, n, x, i, 5, acc); break;
-    case 4: add_steps(f, c, n, x, i, 4, acc); break;
-    case 3: add_steps(f, c, n, x, i, 3, acc); break;
-    case 2: add_steps(f, c, n, x, i, 2, acc); break;
-    case 1: add_steps(f, c, n, x, i, 1, acc); break;
-    }
 }
 
 /* Unpacks up to STEP chunks, whose places in their blocks are constants in each copy of the body. */
@@ -275,33 +263,66 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
     }
 }
 
-/* A few tokens, up to `direct`, take each chunk from registers; more of them take it from memory. */
-INLINE void gemm_q8(const ox_gemm_args *a, const q8_format f, int64_t direct, add_group_fn *add_group)
-{
-    const int64_t n = a->n_tokens;
-    if (n <= direct)
-        for (int64_t t = 0; t < n; t += TILE)
-            tile_n_q8(a, f, t, n - t < TILE ? n - t : TILE);
-    else
-        for (int64_t t = 0; t < n; t += GROUP)
-            group_q8(a, f, t, n - t < GROUP ? n - t : GROUP, add_group);
-}
+/* Each size of a tile is a function of its own, in which the number of tokens is a constant, so that the accumulators live
+ * in registers: the compiler takes more than twice as long over one of eight times the length. */
+#define APART static __attribute__((noinline)) void
+#define EACH_TILE(f, ...) \
+    f(1, __VA_ARGS__) f(2, __VA_ARGS__) f(3, __VA_ARGS__) f(4, __VA_ARGS__) \
+    f(5, __VA_ARGS__) f(6, __VA_ARGS__) f(7, __VA_ARGS__) f(8, __VA_ARGS__)
+
+#define TILE_Q8(T, name, ...) \
+    APART tile_##T##_##name(const ox_gemm_args *a, int64_t t0) { tile_q8(a, (q8_format){__VA_ARGS__}, t0, T); }
+#define CALL_TILE(T, name) case T: tile_##T##_##name(a, t); break;
+/* Tokens whose chunks stay in registers. */
+#define TILES_Q8(name, ...)                                                     \
+    EACH_TILE(TILE_Q8, name, __VA_ARGS__)                                       \
+    APART tiles_##name(const ox_gemm_args *a)                                   \
+    {                                                                           \
+        for (int64_t t = 0; t < a->n_tokens; t += TILE)                         \
+            switch (a->n_tokens - t < TILE ? a->n_tokens - t : TILE) {          \
+            EACH_TILE(CALL_TILE, name)                                          \
+            }                                                                   \
+    }
+
+#define STEPS_Q8(T, name, form)                                                                              \
+    APART steps_##T##_##name(const chunk *c, int n, const q8_tile *x, int64_t i, vf *acc)                    \
+    {                                                                                                        \
+        add_steps(form, c, n, x, i, T, acc);                                                                 \
+    }
+#define CALL_STEPS(T, name) case T: steps_##T##_##name(c, (int)n, x, i, acc + t); break;
+/* Tokens whose chunks are unpacked once to memory. */
+#define GROUPS_Q8(name, unpack, bytes, chunks, form)                                                         \
+    EACH_TILE(STEPS_Q8, name, form)                                                                          \
+    APART add_group_##name(const chunk *c, int64_t n, const q8_tile *x, int64_t i, int64_t n_tokens, vf *acc) \
+    {                                                                                                        \
+        for (int64_t t = 0; t < n_tokens; t += TILE, x++)                                                    \
+            switch (n_tokens - t < TILE ? n_tokens - t : TILE) {                                             \
+            EACH_TILE(CALL_STEPS, name)                                                                      \
+            }                                                                                                \
+    }                                                                                                        \
+    APART groups_##name(const ox_gemm_args *a)                                                               \
+    {                                                                                                        \
+        for (int64_t t = 0, n = a->n_tokens; t < n; t += GROUP)                                              \
+            group_q8(a, (q8_format){unpack, bytes, chunks, form}, t, n - t < GROUP ? n - t : GROUP,          \
+                     add_group_##name);                                                                      \
+    }
 
 /* When a chunk's vectors stay in registers: always, where they are quickly unpacked again for the next tile; for one tile
  * only; never, where unpacking costs more than the products of a tile, so that one copy of it should do. */
-#define ALWAYS INT64_MAX
-#define ONE_TILE TILE
-#define NEVER -1
+#define GEMM_ALWAYS(name, ...) \
+    TILES_Q8(name, __VA_ARGS__) static void gemm_##name(const ox_gemm_args *a) { tiles_##name(a); }
+#define GEMM_NEVER(name, ...) \
+    GROUPS_Q8(name, __VA_ARGS__) static void gemm_##name(const ox_gemm_args *a) { groups_##name(a); }
+#define GEMM_ONE_TILE(name, ...)                      \
+    TILES_Q8(name, __VA_ARGS__)                       \
+    GROUPS_Q8(name, __VA_ARGS__)                      \
+    static void gemm_##name(const ox_gemm_args *a)    \
+    {                                                 \
+        if (a->n_tokens <= TILE)                      \
+            tiles_##name(a);                          \
+        else                                          \
+            groups_##name(a);                         \
+    }
 
 /* The product of a format: its packed block, chunks in one, form, and when they stay in registers. */
-#define GEMM_Q8(name, block, chunks, form, direct)                                                                 \
-    static __attribute__((noinline)) void add_group_##name(const chunk *c, int64_t n, const q8_tile *x, int64_t i, \
-                                                           int64_t n_tokens, vf *acc)                              \
-    {                                                                                                              \
-        for (int64_t t = 0; t < n_tokens; t += TILE, x++)                                                          \
-            add_steps_n(form, c, (int)n, x, i, n_tokens - t < TILE ? n_tokens - t : TILE, acc + t);                \
-    }                                                                                                              \
-    static void gemm_##name(const ox_gemm_args *a)                                                                 \
-    {                                                                                                              \
-        gemm_q8(a, (q8_format){unpack_##name, sizeof(ox_##block##x16), chunks, form}, direct, add_group_##name);   \
-    }
+#define GEMM_Q8(name, block, chunks, form, when) GEMM_##when(name, unpack_##name, sizeof(ox_##block##x16), chunks, form)

@@ -8,13 +8,13 @@ import argparse
 import importlib.util
 import logging
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.site.links import faults
 from tests.site.pages import ROOT, navigation, stage
+from tests.site.perf import PAGE, speed_page
 
 __all__ = ["build"]
 
@@ -31,7 +31,9 @@ def build(folder: Path, perf: Path | None = None) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         pages = stage(Path(name))
         if perf is not None:
-            shutil.copytree(perf, Path(name) / "perf")
+            page = Path(name) / PAGE
+            page.parent.mkdir()
+            page.write_text(speed_page(perf))
         settings = Path(__file__).with_name("mkdocs.yml")
         config = load_config(
             str(settings),

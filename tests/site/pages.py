@@ -7,6 +7,8 @@ from typing import Any
 
 from oxillama.server.__main__ import tables
 from tests.site.charts import pictures
+from tests.site.curves import curves
+from tests.site.perf import PAGE as PERF_PAGE
 from tests.site.reference import PAGES, reference_pages
 
 __all__ = ["ROOT", "manual", "navigation", "stage"]
@@ -63,7 +65,7 @@ def navigation(pages: dict[str, str], perf: bool = False) -> list[Any]:
             here += [name for name in others if not name.startswith("oxillama/examples/")]
         entries: list[Any] = [{"Overview" if name == "README.md" else title(pages[name]): name} for name in here]
         if section == "Promises" and perf:
-            entries.append({"Speed by commit": "perf/index.html"})
+            entries.append({"Speed by commit": PERF_PAGE})
         found += [{section: entries}] if entries else []
     reference = [{"Overview": "reference/index.md"}, *({page.title: f"reference/{page.name}.md"} for page in PAGES)]
     return [*found, {"Reference": reference}]
@@ -93,7 +95,7 @@ def pages_of_site() -> dict[str, str]:
     charts = pictures()
     speed = "asv_benchmarks/README.md"
     pages["README.md"] = _before(pages["README.md"], "\n## From Python", charts)
-    pages[speed] = _before(pages[speed], "\n## Of parts of oxillama", charts)
+    pages[speed] = _before(pages[speed], "\n## Of parts of oxillama", f"{charts}\n{curves()}")
     served, _, _ = pages["oxillama/server/README.md"].partition("\n## Tables")
     link = "\n## Tables\n\nEndpoints, fields and settings have [a page of their own](TABLES.md).\n"
     pages["oxillama/server/README.md"] = served + link

@@ -1,5 +1,6 @@
 """Pages of the site: each stands in the navigation once, and says what the project's files say."""
 
+import json
 import re
 import xml.etree.ElementTree as ET
 
@@ -7,7 +8,9 @@ import pytest
 
 from tests.site import pages as site
 from tests.site.charts import KINDS, bars, measured, pictures
+from tests.site.curves import curve, growth, picture, ticks
 from tests.site.pages import GUIDES, ROOT, example_pages, for_site, manual, navigation, pages_of_site, stage
+from tests.site.perf import speed_page
 
 
 def entries(nav):
@@ -38,8 +41,28 @@ def test_the_readme_of_a_new_package_is_a_guide(pages):
 
 
 def test_pages_of_asv_have_an_entry_where_they_are(pages):
-    assert "perf/index.html" in entries(navigation(pages, perf=True))
-    assert "perf/index.html" not in entries(navigation(pages))
+    assert "perf/index.md" in entries(navigation(pages, perf=True))
+    assert "perf/index.md" not in entries(navigation(pages))
+
+
+def test_the_page_of_commits_has_what_asv_published(tmp_path):
+    names = {"a.time_b": "seconds", "a.track_c": "tokens/s", "a.time_never": "seconds"}
+    index = {
+        "hash_length": 4,
+        "revision_to_hash": {"3": "aaaa0000", "7": "bbbb0000"},
+        "benchmarks": {name: {"unit": unit} for name, unit in names.items()},
+    }
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    (tmp_path / "graphs/summary").mkdir(parents=True)
+    with pytest.raises(ValueError, match="no benchmark"):
+        speed_page(tmp_path)
+    for name, values in (("a.time_b", [[3, 0.5], [7, 0.25]]), ("a.track_c", [[3, None], [7, 40.0]])):
+        (tmp_path / f"graphs/summary/{name}.json").write_text(json.dumps(values))
+    page = speed_page(tmp_path)
+    assert "| `a.time_b` | seconds | 0.5 | 0.25 | 0.50× | aaaa to bbbb |" in page
+    assert "| `a.track_c` | tokens/s | 40 | 40 | 1.00× | bbbb to bbbb |" in page
+    assert page.count("<svg ") == 2
+    assert "a.time_never" not in page
 
 
 def test_the_reference_of_the_server_is_that_of_its_tables(pages):
@@ -118,6 +141,42 @@ def test_bars_are_as_long_as_their_ratios():
 
 def test_there_are_three_pictures_with_their_dates(pages):
     assert pictures().count("<svg ") == 3
-    for name in ("README.md", "asv_benchmarks/README.md"):
-        assert pages[name].count("<figcaption>") == 3
+    for name, count in (("README.md", 3), ("asv_benchmarks/README.md", 3 + len(growth()))):
+        assert pages[name].count("<figcaption>") == count
         assert measured()["prefill"]["recorded"] in pages[name]
+
+
+def test_points_of_a_curve_lie_where_their_values_say():
+    lines = {"A<B": [[0, 1.0], [128, 0.5], [512, 0.25]], "C": [[0, 1.0], [512, 2.0]]}
+    drawn = ET.fromstring(curve(lines, "depth", "speed", "said"))
+    space = "{http://www.w3.org/2000/svg}"
+    first, second = [
+        [tuple(map(float, point.split(","))) for point in line.get("points").split()]
+        for line in drawn.iter(f"{space}polyline")
+    ]
+    assert [x for x, _ in first] == [first[0][0], (first[0][0] + first[2][0]) / 2, first[2][0]]
+    assert (first[0], first[2][0]) == (second[0], second[1][0])  # both lines have one axis
+    zero = 2 * first[1][1] - first[0][1]
+    assert [(zero - y) / (zero - first[0][1]) for _, y in (*first, *second)] == [1, 0.5, 0.25, 1, 2]
+    texts = [text.text for text in drawn.iter(f"{space}text")]
+    assert {"A<B: speed", "C: speed", "depth", "0", "128", "512", "0×", "2×"} <= set(texts)
+    with pytest.raises(ValueError, match="room for 4"):
+        curve({name: [[0, 1]] for name in "abcde"}, "x", "y", "said")
+
+
+@pytest.mark.parametrize("top", [0.09, 0.31, 1, 1.01, 4.9, 37, 99, 512])
+def test_ticks_reach_the_top_and_are_few(top):
+    found = ticks(top)
+    assert found[-2] < top <= found[-1] + 1e-9
+    assert found[0] == 0
+    assert len(found) <= 7
+
+
+def test_every_recorded_curve_begins_with_one_and_says_when_and_where():
+    for found in growth().values():
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["recorded"])
+        assert found["machine"]
+        assert found["title"] in picture(found)
+        for points in found["lines"].values():
+            assert points[0][1] == 1
+            assert [x for x, _ in points] == sorted({x for x, _ in points})
