@@ -55,9 +55,12 @@ class GrammarCache:
         t = self._tokenizer
         return Vocabulary([None if t.is_special(i) else t.token_bytes(i) for i in range(t.n_vocab)], t.eog_ids)
 
-    def state(self, config: SamplerConfig, tools: ToolUse | None = None) -> GrammarState | None:
+    def state(
+        self, config: SamplerConfig, tools: ToolUse | None = None, owner: str | None = None
+    ) -> GrammarState | None:
         """The beginning of a text under the constraint of a request's settings, or with calls of tools.
 
+        owner: what is compiled is kept for later texts of the same one, so that its time tells nothing of others'.
         Raises GrammarError.
         """
         mode = config.schema_mode
@@ -66,12 +69,12 @@ class GrammarCache:
             known: Hashable = (kind, source, mode) if kind == "json_schema" else config.constraint
             if tools is not None and tools.frames:
                 known = (known, tools.format, tools.prompt, tools.reasoning)
-                grammar, triggers = self._found(known, lambda: (self._framed(kind, source, mode, tools), ()))
+                grammar, triggers = self._found((owner, known), lambda: (self._framed(kind, source, mode, tools), ()))
             else:
-                grammar, triggers = self._found(known, lambda: (self._compiled(kind, source, mode), ()))
+                grammar, triggers = self._found((owner, known), lambda: (self._compiled(kind, source, mode), ()))
         elif tools is not None and tools.tools is not None:
             key = (tools.format, tools.tools, tools.choice, tools.parallel, tools.prompt, tools.reasoning, mode)
-            grammar, triggers = self._found(key, lambda: tools.grammar(self._tokenizer, mode))
+            grammar, triggers = self._found((owner, key), lambda: tools.grammar(self._tokenizer, mode))
         else:
             return None
         return grammar.state(self._vocabulary, triggers=triggers)
@@ -179,7 +182,7 @@ class RequestFactory:
         chain, tools = options.chain, options.tool_use
         memory = SamplerState(chain.config, ids, self._tokenizer.token_bytes)
         if chain.constrained or tools is not None:
-            memory.grammar = self._grammars.state(chain.config, tools)
+            memory.grammar = self._grammars.state(chain.config, tools, options.serving.cache_salt)
         if chain.masked:
             of_leader = leader and leader.sampler.memory.masks
             memory.masks = of_leader or TokenMasks(chain.config, spelling=self._spelling, end_ids=end_ids)
