@@ -133,10 +133,7 @@ def _ids_and_text(
     plain = text.replace(mark, "")
     if context_size is not None:
         check_length(tokenizer, "the prompt of messages", plain, context_size, parse_special=True)
-    if mark:
-        ids = tokenizer.encode_marked(text, mark, owner)
-    else:
-        ids = tokenizer.encode(text, False, True, owner=owner)
+    ids = tokenizer.encode_marked(text, mark, owner) if mark else tokenizer.encode(text, False, True, owner=owner)
     if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids.insert(0, tokenizer.bos_id)  # templates differ in whether they write it themselves
     return ids, plain

@@ -1,4 +1,4 @@
-"""Kept pieces: token ids of long texts between control tokens, so that a text that grows is tokenised where it is new."""
+"""Kept pieces: token ids of long texts between control tokens; a text that grows is tokenised where it is new."""
 
 from array import array
 from collections.abc import Callable, Hashable

@@ -185,7 +185,8 @@ def test_compiled_grammars_are_kept_for_one_owner(engine):
     for salt in ("a", "b", "a"):
         engine.generate("x", regex="own salt", max_tokens=1, cache_salt=salt)
     found = {owner: held for (owner, known), held in kept.items() if known == ("regex", "own salt")}
-    assert found.keys() == {"a", "b"} and found["a"] is not found["b"]
+    assert found.keys() == {"a", "b"}
+    assert found["a"] is not found["b"]
 
 
 # ---- schemas

@@ -74,8 +74,8 @@ def test_a_response_has_an_item_for_it(hermes):
 def test_calls_in_messages_are_those_of_functions(hermes):
     called = {"role": "assistant", "content": None, "tool_calls": [
         {"id": "a", "type": "custom", "custom": {"name": "run", "input": 'x "y"'}}]}  # fmt: skip
-    plain = {"role": "assistant", "content": None, "tool_calls": [
-        {"id": "a", "type": "function", "function": {"name": "run", "arguments": '{"input": "x \\"y\\""}'}}]}  # fmt: skip
+    function = {"name": "run", "arguments": json.dumps({"input": 'x "y"'})}
+    plain = {**called, "tool_calls": [{"id": "a", "type": "function", "function": function}]}
     result = {"role": "tool", "tool_call_id": "a", "content": "ok"}
     options = {"max_tokens": 1, "return_token_ids": True}
     found = [hermes.post(CHAT, messages=[*HI, one, result], **options).json for one in (called, plain)]
