@@ -1,5 +1,6 @@
 """Request factory: generation requests from prompts and options, with cached grammars."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
@@ -47,7 +48,7 @@ class GrammarCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._kept: dict[Hashable, Held] = {}
+        self._kept: dict[tuple[str | None, Hashable], Held] = {}
 
     @lazy
     def _vocabulary(self) -> Vocabulary:
@@ -96,12 +97,18 @@ class GrammarCache:
             rules = regex_rules(source) if kind == "regex" else choices_rules(source)
         return tools.constrained(self._tokenizer, None, rules, mode)
 
-    def _found(self, key: Hashable, make: Callable[[], Held]) -> Held:
-        """What is kept under this key, made if it isn't there."""
+    def _found(self, key: tuple[str | None, Hashable], make: Callable[[], Held]) -> Held:
+        """What is kept under this key, whose first part is the owner, made if it isn't there.
+
+        Where there is too much, the owner that has most gives up the one that it hasn't used for longest: an owner
+        with many doesn't push out those of one with few.
+        """
         held = self._kept.pop(key, None) or make()
-        self._kept[key] = held  # the last one used is the last to leave
+        self._kept[key] = held
         while len(self._kept) > KEPT_GRAMMARS:
-            self._kept.pop(next(iter(self._kept)), None)
+            known = list(self._kept)
+            ((most, _),) = Counter(owner for owner, _ in known).most_common(1)
+            self._kept.pop(next(one for one in known if one[0] == most), None)
         return held
 
 

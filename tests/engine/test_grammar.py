@@ -187,6 +187,11 @@ def test_compiled_grammars_are_kept_for_one_owner(engine):
     found = {owner: held for (owner, known), held in kept.items() if known == ("regex", "own salt")}
     assert found.keys() == {"a", "b"}
     assert found["a"] is not found["b"]
+    for i in range(2 * KEPT_GRAMMARS):
+        engine.generate("x", choices=[f"own {i}"], max_tokens=1, cache_salt="a")
+    assert kept["b", ("regex", "own salt")] is found["b"]  # those of many are not at the cost of others
+    assert ("a", ("regex", "own salt")) not in kept
+    assert len(kept) <= KEPT_GRAMMARS
 
 
 # ---- schemas
