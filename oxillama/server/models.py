@@ -184,7 +184,7 @@ class Models:
             return Chosen(self.first, None, name)
         names = [entry["id"] for entry in self.listed()]
         near = nearest(name, names) if len(name) <= 64 else None
-        remedy = f"; did you mean {near!r}?" if near else ""
+        remedy = f"; did you mean {near!r}?" if near else "."
         text = f"the model {name!r:.80} does not exist{remedy} There are: {', '.join(names):.400}"
         raise ApiError(404, "model_not_found", text, "model")
 

@@ -162,7 +162,8 @@ def test_models_are_listed(client, configured, engine):
     assert client.get("/v1/models/tiny").json["id"] == "tiny"
     answer = client.get("/v1/models/tinny")
     assert (answer.status, answer.error["code"]) == (404, "model_not_found")
-    assert "did you mean 'tiny'?" in answer.error["message"]
+    assert "did you mean 'tiny'? There are: tiny" in answer.error["message"]
+    assert client.get("/v1/models/x").error["message"].endswith("does not exist. There are: tiny")
 
 
 def test_names_of_a_model(configured):
