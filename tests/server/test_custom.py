@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from oxillama.server.custom import InputReader
 from tests.server.client import HI
+from tests.server.values import VALUES_OF_JSON
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 PATTERN = r'[a-c]{3}\n"[0-9]{1,3}"|é{2,4}'
@@ -113,6 +114,24 @@ def test_any_text_and_a_function_beside(hermes):
 def test_what_is_wrong_is_named(hermes, fields, param):
     answer = hermes.post(CHAT, {"messages": HI, "max_tokens": 1, **fields})
     assert (answer.status, answer.error["param"]) == (400, param), answer.body
+
+
+@pytest.mark.parametrize("path", [
+    ("custom",), ("custom", "name"), ("custom", "description"), ("custom", "format"), ("custom", "format", "type"),
+    ("custom", "format", "grammar"), ("custom", "format", "grammar", "syntax"),
+    ("custom", "format", "grammar", "definition"),
+])  # fmt: skip
+def test_every_value_is_taken_or_refused_by_name(hermes, path):
+    for value in VALUES_OF_JSON.values():
+        made = json.loads(json.dumps(tool(format=grammar())))
+        part = made
+        for name in path[:-1]:
+            part = part[name]
+        part[path[-1]] = value
+        answer = hermes.post(CHAT, messages=HI, tools=[made], max_tokens=1)
+        if answer.status != 200:
+            assert answer.status == 400, (value, answer.body)
+            assert answer.error["param"].startswith("tools"), (value, answer.error)
 
 
 @pytest.mark.parametrize(("form", "place"), [
