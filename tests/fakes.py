@@ -40,7 +40,7 @@ class FakeTokenizer:
     add_bos = True
     eog_ids = frozenset({EOS})
 
-    def encode(self, text, add_special=True, parse_special=False, continuation=False):
+    def encode(self, text, add_special=True, parse_special=False, continuation=False, owner=None):
         ids, raw = [BOS] if add_special else [], text.encode()
         while raw:
             best = max((i for i, p in enumerate(PIECES) if p and raw.startswith(p)), key=lambda i: len(PIECES[i]))

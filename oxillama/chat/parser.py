@@ -336,8 +336,16 @@ class ChatParser:
             answer = match(begin, cursor.text, at, cursor.ended)
             if not isinstance(answer, More):
                 cursor.at = at if answer is not None else start
+                if answer is None and isinstance(begin[0], str):
+                    self._past_cut(at, begin[0].strip())
                 return answer is not None
             yield
+
+    def _past_cut(self, at: int, mark: str) -> None:
+        """Moves to the end of a text that ends inside of a mark: the beginning of one is no content behind a call."""
+        cursor = self._cursor
+        if cursor.ended and mark.startswith(cursor.text[at:]):
+            cursor.at = len(cursor.text)
 
     def _past(self, mark: str) -> Reading:
         """Moves past a mark, or as much of it as is there."""
@@ -350,6 +358,8 @@ class ChatParser:
             found = yield from matched(cursor, (word,), place)
             if found is not None:
                 cursor.at = found[0]
+            else:
+                self._past_cut(place, word)
 
     def _one_call(self, start: int, prefix: str, said: Callable[[], None]) -> Generator[None, None, bool]:
         """One call, whose opening has been read; whether it was one. `said` is called once that is known."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import fields
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,7 +19,7 @@ from oxillama.core.tool_use import AnswerOptions, ToolUse, tool_use_of
 from oxillama.errors import ChatTemplateError, ConfigError
 from oxillama.tokenizer import Tokenizer
 
-__all__ = ["chat_ids", "chat_prompt", "infill_prompt", "reading_of", "template_for"]
+__all__ = ["chat_ids", "chat_prompt", "infill_prompt", "owner_of", "reading_of", "template_for"]
 
 _CONTROL_TEXTS: WeakKeyDictionary[Tokenizer, tuple[str, ...]] = WeakKeyDictionary()
 _ANSWER_OPTIONS = tuple(field.name for field in fields(AnswerOptions) if field.name != "tools")
@@ -65,11 +65,17 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
         tools=given.get("tools"), **{name: options.pop(name) for name in _ANSWER_OPTIONS if name in options}
     )
     given["tools"] = None if answer.tool_choice == "none" else answer.tools
-    ids, prompt = _ids_and_text(context.tokenizer, messages, given, context.context_size)
+    owner = owner_of(options.get("cache_salt")) if options.get("cache_prompt", True) else None
+    ids, prompt = _ids_and_text(context.tokenizer, messages, given, context.context_size, owner)
     use = reading_of(context.tokenizer, messages, given, answer, prompt)
     if use is not None and options.setdefault("tool_use", use) is not use:
         raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
     return ids
+
+
+def owner_of(cache_salt: object) -> Hashable:
+    """Of the ids that a tokenizer keeps for requests with this salt."""
+    return "engine", cache_salt if isinstance(cache_salt, str) else None
 
 
 def reading_of(
@@ -112,9 +118,13 @@ def chat_ids(
 
 
 def _ids_and_text(
-    tokenizer: Tokenizer, messages: Messages, options: Mapping[str, Any], context_size: int | None
+    tokenizer: Tokenizer,
+    messages: Messages,
+    options: Mapping[str, Any],
+    context_size: int | None,
+    owner: Hashable = None,
 ) -> tuple[list[int], str]:
-    """The prompt as `chat_ids` gives it, and as text."""
+    """The prompt as `chat_ids` gives it, and as text. owner: of the pieces that the tokenizer keeps."""
     check_options("chat_tokens", options)
     given = checked_messages(messages)  # before it is known whether there is a template
     tools = options.get("tools")
@@ -123,7 +133,7 @@ def _ids_and_text(
     plain = text.replace(mark, "")
     if context_size is not None:
         check_length(tokenizer, "the prompt of messages", plain, context_size, parse_special=True)
-    ids = tokenizer.encode_marked(text, mark) if mark else tokenizer.encode(text, False, True)
+    ids = tokenizer.encode_marked(text, mark, owner) if mark else tokenizer.encode(text, False, True, owner=owner)
     if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids.insert(0, tokenizer.bos_id)  # templates differ in whether they write it themselves
     return ids, plain

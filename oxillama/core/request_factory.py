@@ -1,5 +1,6 @@
 """Request factory: generation requests from prompts and options, with cached grammars."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
@@ -47,7 +48,7 @@ class GrammarCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._kept: dict[Hashable, Held] = {}
+        self._kept: dict[tuple[str | None, Hashable], Held] = {}
 
     @lazy
     def _vocabulary(self) -> Vocabulary:
@@ -55,9 +56,12 @@ class GrammarCache:
         t = self._tokenizer
         return Vocabulary([None if t.is_special(i) else t.token_bytes(i) for i in range(t.n_vocab)], t.eog_ids)
 
-    def state(self, config: SamplerConfig, tools: ToolUse | None = None) -> GrammarState | None:
+    def state(
+        self, config: SamplerConfig, tools: ToolUse | None = None, owner: str | None = None
+    ) -> GrammarState | None:
         """The beginning of a text under the constraint of a request's settings, or with calls of tools.
 
+        owner: what is compiled is kept for later texts of the same one, so that its time tells nothing of others'.
         Raises GrammarError.
         """
         mode = config.schema_mode
@@ -66,12 +70,12 @@ class GrammarCache:
             known: Hashable = (kind, source, mode) if kind == "json_schema" else config.constraint
             if tools is not None and tools.frames:
                 known = (known, tools.format, tools.prompt, tools.reasoning)
-                grammar, triggers = self._found(known, lambda: (self._framed(kind, source, mode, tools), ()))
+                grammar, triggers = self._found((owner, known), lambda: (self._framed(kind, source, mode, tools), ()))
             else:
-                grammar, triggers = self._found(known, lambda: (self._compiled(kind, source, mode), ()))
+                grammar, triggers = self._found((owner, known), lambda: (self._compiled(kind, source, mode), ()))
         elif tools is not None and tools.tools is not None:
             key = (tools.format, tools.tools, tools.choice, tools.parallel, tools.prompt, tools.reasoning, mode)
-            grammar, triggers = self._found(key, lambda: tools.grammar(self._tokenizer, mode))
+            grammar, triggers = self._found((owner, key), lambda: tools.grammar(self._tokenizer, mode))
         else:
             return None
         return grammar.state(self._vocabulary, triggers=triggers)
@@ -93,12 +97,18 @@ class GrammarCache:
             rules = regex_rules(source) if kind == "regex" else choices_rules(source)
         return tools.constrained(self._tokenizer, None, rules, mode)
 
-    def _found(self, key: Hashable, make: Callable[[], Held]) -> Held:
-        """What is kept under this key, made if it isn't there."""
+    def _found(self, key: tuple[str | None, Hashable], make: Callable[[], Held]) -> Held:
+        """What is kept under this key, whose first part is the owner, made if it isn't there.
+
+        Where there is too much, the owner that has most gives up the one that it hasn't used for longest: an owner
+        with many doesn't push out those of one with few.
+        """
         held = self._kept.pop(key, None) or make()
-        self._kept[key] = held  # the last one used is the last to leave
+        self._kept[key] = held
         while len(self._kept) > KEPT_GRAMMARS:
-            self._kept.pop(next(iter(self._kept)), None)
+            known = list(self._kept)
+            ((most, _),) = Counter(owner for owner, _ in known).most_common(1)
+            self._kept.pop(next(one for one in known if one[0] == most), None)
         return held
 
 
@@ -179,7 +189,7 @@ class RequestFactory:
         chain, tools = options.chain, options.tool_use
         memory = SamplerState(chain.config, ids, self._tokenizer.token_bytes)
         if chain.constrained or tools is not None:
-            memory.grammar = self._grammars.state(chain.config, tools)
+            memory.grammar = self._grammars.state(chain.config, tools, options.serving.cache_salt)
         if chain.masked:
             of_leader = leader and leader.sampler.memory.masks
             memory.masks = of_leader or TokenMasks(chain.config, spelling=self._spelling, end_ids=end_ids)

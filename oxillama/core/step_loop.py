@@ -23,6 +23,7 @@ __all__ = ["Bell", "StepLoop"]
 
 # Calls that a step and a change nest at most, and as many again.
 STEP_FRAMES, CHANGE_FRAMES = 200, 100
+LINGER = 0.05  # seconds that the loop's own thread waits for more: to start one takes longer than to wake one
 
 log = logging.getLogger("oxillama")
 
@@ -53,7 +54,8 @@ class StepLoop:
     call of a function in C, before which Python neither looks for signals nor for room on its stack.
 
     Coroutines wait for results and take no steps: their requests are in the background, and while there are any, a
-    thread of the loop's own drives it like every other. It is a daemon, ended before the interpreter is.
+    thread of the loop's own drives it like every other; it waits a moment for further ones before it ends, as one
+    request of a client often follows another. It is a daemon, ended before the interpreter is.
 
     background_requests: requests of callers that don't drive. rung: bells that wake their owners at the end of the
     turn, with one call for all of one event loop. lock: while a thread holds it, for a moment and under a
@@ -89,6 +91,7 @@ class StepLoop:
         self._forks = 0
         self.mail: deque[Callable[[], object]] = deque()
         self._worker: threading.Thread | None = None
+        self._parked: threading.Lock | None = None  # what the worker waits for, while it has nothing to do
         self._stopping = False
         self.background_requests: set[Any] = set()
         self.rung: list[tuple[Bell, asyncio.Future[None]]] = []
@@ -232,6 +235,7 @@ class StepLoop:
             raise RuntimeError("the interpreter is ending")
         with DeferredInterrupt(), self.lock:
             self._stopping = False
+            self._unpark()
             if self._worker is None and not self._idle():
                 worker = threading.Thread(target=self._work, name="oxillama", daemon=True)
                 worker.start()
@@ -244,6 +248,7 @@ class StepLoop:
             worker = self._worker
             if worker is not None and self._owner == worker.ident:
                 self.interrupt.pending = True
+            self._unpark()
             self._wake()
         if worker is not None:
             worker.join()
@@ -264,10 +269,30 @@ class StepLoop:
             except BaseException:
                 log.exception("the engine's thread goes on after an error")
             step = None  # which keeps the owner
+            if not self._goes_on():
+                return
+
+    def _goes_on(self) -> bool:
+        """Whether the worker has something to do, maybe after a while; otherwise it is the loop's no more."""
+        parked = None
+        for waits in (True, False):
             with self.lock:
-                if self._idle() or self._step() is None:
-                    self._worker = None
-                    return
+                gone = self._stopping or self._step() is None
+                if not gone and not self._idle():
+                    self._parked = None
+                    return True
+                if gone or not waits:
+                    self._worker = self._parked = None
+                    return False
+                parked = self._parked = threading.Lock()
+                parked.acquire()
+            parked.acquire(timeout=LINGER)
+        return False
+
+    def _unpark(self) -> None:
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            parked.release()
 
     # A fork copies memory in whatever state other threads are changing it, and locks that they hold stay locked in the
     # child for ever. So a fork waits until no step is under way, and the child starts with locks of its own.

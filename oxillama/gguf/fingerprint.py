@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -109,11 +110,13 @@ class ModelIdentity:
     """Fingerprint of a loaded model, computed when first used.
 
     It is that of the loaded file, which is kept open, even if another file has its name by then. path: that of the
-    file, absolute; None for a model in memory.
+    file, absolute; None for a model in memory. n_parameters: values of all its tensors. n_bytes: those of its tensors.
     """
 
     def __init__(self, file: GGUFFile, probe_size: int = PROBE_BYTES) -> None:
         self.path = None if file.path is None else os.path.abspath(file.path)
+        self.n_parameters = sum(math.prod(t.shape) for t in file.tensors.values())
+        self.n_bytes = sum(t.nbytes for t in file.tensors.values())
         self._ends = [shard.source or shard.data for shard in (file.shards[0], file.shards[-1])]
         self._n_bytes, self._tensor_hash, self._probe_size = file.n_bytes, _tensor_hash(file), probe_size
         if file.path is None:  # computed now, so that the bytes needn't stay in memory for it

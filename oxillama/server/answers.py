@@ -13,6 +13,7 @@ from oxillama.chat.calls import BrokenToolCall
 from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk, TokenLogprob, Usage
 from oxillama.server.asks import Run
+from oxillama.server.custom import InputReader
 
 __all__ = [
     "Choice",
@@ -43,11 +44,13 @@ class Delta:
 class DeltaReader:
     """Turns the chunks of one choice into deltas: the one place where calls and reasoning are read from chunks.
 
-    most_calls: calls beyond so many are left out. n_calls: those that were seen.
+    most_calls: calls beyond so many are left out. custom: names of the tools whose arguments are the text of their
+    input. inputs: readers of this text, by the place of the call.
     """
 
-    def __init__(self, most_calls: int | None = None) -> None:
-        self._most = most_calls
+    def __init__(self, most_calls: int | None = None, custom: Collection[str] = ()) -> None:
+        self._most, self._custom = most_calls, custom
+        self.inputs: dict[int, InputReader] = {}
         self._places: dict[int, int] = {}  # of calls whose name could be read, among themselves
         self.broken = False  # whether a call that was begun can't be read to its end
 
@@ -57,13 +60,22 @@ class DeltaReader:
         for piece in chunk.tool_call_deltas:
             place = self._places.setdefault(piece.index, len(self._places))
             if self._most is None or place < self._most:
-                delta.calls.append(replace(piece, index=place))
+                delta.calls += self._shown(replace(piece, index=place))
         for call in chunk.tool_calls:
             if isinstance(call, BrokenToolCall):
                 self.broken = self.broken or call.begun
                 delta.cut = call.begun and (self._most is None or len(self._places) <= self._most)
                 delta.text += "" if call.begun else call.raw
         return delta
+
+    def _shown(self, piece: ToolCallDelta) -> list[ToolCallDelta]:
+        """A piece as it is shown: of a custom tool, with the text that it adds to the input, or not at all."""
+        if piece.name in self._custom:
+            self.inputs[piece.index] = InputReader()
+        if (reader := self.inputs.get(piece.index)) is None:
+            return [piece]
+        text = reader.read(piece.arguments)
+        return [replace(piece, arguments=text)] if text or piece.name is not None else []
 
 
 def content_tokens(chunk: Chunk, token_bytes: Callable[[int], bytes], begun: bool) -> slice:
@@ -82,11 +94,12 @@ def content_tokens(chunk: Chunk, token_bytes: Callable[[int], bytes], begun: boo
 
 @dataclass
 class Called:
-    """A whole tool call, with its arguments as JSON text."""
+    """A whole tool call, with its arguments as JSON text; of a custom tool, its input."""
 
     id: str
     name: str
     arguments: str = ""
+    custom: bool = False
 
 
 @dataclass
@@ -116,7 +129,7 @@ class Choice:
             self.reasonings.append(delta.reasoning)
         for piece in delta.calls:
             if piece.name is not None:
-                self.calls.append(Called(piece.id or "", piece.name))
+                self.calls.append(Called(piece.id or "", piece.name, custom=piece.index in self.reader.inputs))
             self.calls[piece.index].arguments += piece.arguments
         self.token_ids += chunk.token_ids
         self.logprobs += chunk.logprobs or ()

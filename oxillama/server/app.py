@@ -58,7 +58,7 @@ class App:
         if scope["type"] == "http":
             await self._serve(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._router(scope, receive, send)
+            await self._router(scope, receive, lambda message: _tell(send, message))
         else:
             await send({"type": "websocket.close", "code": 1000, "reason": "there are no WebSockets here"})
 
@@ -115,6 +115,14 @@ class App:
             await _refuse(exchange, ApiError(405, "method_not_allowed", text, headers=known))
         except Exception as error:
             await _refuse(exchange, failure(error, exchange))
+
+
+async def _tell(send: Any, message: Any) -> None:
+    """Tells the server how the lifespan goes on; without a traceback where a second signal cancelled it."""
+    task = asyncio.current_task()
+    if message["type"] == "lifespan.shutdown.failed" and task is not None and task.cancelling():
+        message = {**message, "message": ""}
+    await send(message)
 
 
 def _uncancel() -> None:

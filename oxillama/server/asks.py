@@ -11,7 +11,7 @@ from typing import Any
 
 from oxillama.config import SamplingOptions
 from oxillama.core.async_requests import Call, CoroutineBell
-from oxillama.core.chat import chat_prompt
+from oxillama.core.chat import chat_prompt, owner_of
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import TextOptions, read_options
 from oxillama.core.prompts import check_length
@@ -164,7 +164,8 @@ def _prompt(ask: Ask, name: str, prompt: Any) -> tuple[list[int], str]:
         ids = factory.ids(name, prompt)
         return ids, factory.echo(prompt, ids) if ask.echo else ""
     check_length(tokenizer, name, prompt, engine.context_size, parse_special=ask.parse_special)
-    ids = tokenizer.encode(prompt, add_special=ask.add_special, parse_special=ask.parse_special)
+    owner = owner_of(ask.options.get("cache_salt")) if ask.options.get("cache_prompt", True) else None
+    ids = tokenizer.encode(prompt, ask.add_special, ask.parse_special, owner=owner)
     if not ids:
         raise ConfigError(f"{name} is empty: give text, or at least one token")
     return ids, prompt

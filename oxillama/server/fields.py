@@ -202,12 +202,21 @@ CONTENT_PART = Record((
     accepted("cache_control", Json(), "beginnings are found by themselves"),
 ))  # fmt: skip
 CALLED = Record((Field("name", Text(1, 256), "", required=True), Field("arguments", Any_(), "JSON text, or an object")))
-CALL = Record((
-    Field("id", Text(0, 256), "of the call"),
-    Field("type", Choice(("function",)), "`function`"),
-    Field("index", Integer(0, MAX_TOOLS), "of the call"),
-    Field("function", CALLED, "its name and arguments", required=True),
-))  # fmt: skip
+INPUT = Record((Field("name", Text(1, 256), "", required=True), Field("input", Text(), "its text", required=True)))
+
+
+def tagged(kind: str, *fields: Field) -> Record:
+    return Record((accepted("type", Choice((kind,)), "its kind"), *fields))
+
+
+def call(kind: str, part: Record) -> Record:
+    return tagged(
+        kind, Field("id", Text(0, 256), "of the call"), Field("index", Integer(0, MAX_TOOLS), "of the call"),
+        Field(kind, part, "its name, and what it is called with", required=True),
+    )  # fmt: skip
+
+
+CALL = Tagged({"function": call("function", CALLED), "custom": call("custom", INPUT)}, "function")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MESSAGE = Record((
     Field("role", Choice(ROLES), "of the message", required=True),
@@ -230,22 +239,36 @@ FUNCTION = Record((
     Field("parameters", Json(SCHEMA_DEPTH), "a JSON schema of the arguments"),
     Field("strict", Boolean(), "false: arguments that no grammar can hold may be any object"),
 ))  # fmt: skip
-TOOL = Record((
-    Field("type", Choice(("function",)), "`function`", required=True),
-    Field("function", FUNCTION, "its name and schema", required=True),
+PATTERN = (
+    Field("syntax", Only(("regex",), "write it as a pattern"), "`regex`; lark is refused", required=True),
+    Field("definition", Text(1), "a pattern that all of the input matches", required=True),
+)
+FREE_TEXT = Tagged({
+    "text": tagged("text"),
+    "grammar": tagged("grammar", Field("grammar", Record(PATTERN), "what the input matches", required=True)),
+})  # fmt: skip
+CUSTOM = Record((
+    Field("name", Text(1, MAX_NAME), "of the tool", required=True),
+    Field("description", Text(), "for the model"),
+    Field("format", FREE_TEXT, "of its input; default any text"),
 ))  # fmt: skip
-NAMED = Record((Field("name", Text(1, MAX_NAME), "of the function", required=True),))
+TOOL = Tagged({
+    "function": tagged("function", Field("function", FUNCTION, "its name and schema", required=True)),
+    "custom": tagged("custom", Field("custom", CUSTOM, "a tool whose input is a text", required=True)),
+})  # fmt: skip
+NAMED = Record((Field("name", Text(1, MAX_NAME), "of the tool", required=True),))
 ALLOWED = Record((
     Field("mode", Choice(("auto", "required")), "", required=True),
-    Field("tools", ListOf(Record((
-        Field("type", Choice(("function",)), "", required=True), Field("function", NAMED, "", required=True),
-    )), MAX_TOOLS, 1), "", required=True),
+    Field("tools", ListOf(Tagged({
+        kind: tagged(kind, Field(kind, NAMED, "its name", required=True)) for kind in ("function", "custom")
+    }), MAX_TOOLS, 1), "", required=True),
 ))  # fmt: skip
 TOOL_CHOICE = Either({
     "string": Choice(("none", "auto", "required")),
     "object": Record((
-        Field("type", Choice(("function", "allowed_tools")), "", required=True),
+        Field("type", Choice(("function", "custom", "allowed_tools")), "", required=True),
         Field("function", NAMED, "the function to call"),
+        Field("custom", NAMED, "the custom tool to call"),
         Field("allowed_tools", ALLOWED, "those that may be called"),
     )),
 })  # fmt: skip
@@ -275,8 +298,8 @@ CHAT = Record((
     Field("top_logprobs", Integer(0, 1024), "with so many of the likeliest; at most `--max-logprobs`"),
     Field("prompt_logprobs", Integer(0, 1024), "of the prompt's tokens", to="prompt_logprobs"),
     *CONSTRAINTS,
-    Field("tools", ListOf(TOOL, MAX_TOOLS), "functions that the model may call"),
-    Field("tool_choice", TOOL_CHOICE, "`none`, `auto`, `required`, a function, or `allowed_tools`"),
+    Field("tools", ListOf(TOOL, MAX_TOOLS), "functions and custom tools that the model may call"),
+    Field("tool_choice", TOOL_CHOICE, "`none`, `auto`, `required`, a tool, or `allowed_tools`"),
     Field("parallel_tool_calls", Boolean(), "false: the first call alone"),
     *STREAM,
     engine("reasoning_effort", Text(1, MAX_NAME), "for templates that know it"),

@@ -8,6 +8,7 @@ from oxillama.server.fields import (
     MAX_NAME,
     MAX_TOOLS,
     MODEL,
+    PATTERN,
     SAMPLING,
     SCHEMA_DEPTH,
     SERVING,
@@ -68,24 +69,42 @@ ITEM = Tagged({
         "function_call_output", Field("call_id", Text(0, 256), "of the call", required=True),
         Field("output", CONTENT, "what the function gave", required=True), STATUS,
     ),
+    "custom_tool_call": form(
+        "custom_tool_call", Field("call_id", Text(0, 256), "of the call", required=True),
+        Field("name", Text(1, 256), "of the tool", required=True),
+        Field("input", Text(), "its text", required=True), STATUS,
+    ),
+    "custom_tool_call_output": form(
+        "custom_tool_call_output", Field("call_id", Text(0, 256), "of the call", required=True),
+        Field("output", CONTENT, "what the tool gave", required=True), STATUS,
+    ),
     "reasoning": form(
         "reasoning", Field("content", REASONING, "before an answer"), accepted("summary", REASONING, "of it"),
         accepted("encrypted_content", Text(), "of an earlier answer"), STATUS,
     ),
 }, "message")  # fmt: skip
-TOOL = Tagged({"function": form(
-    "function", Field("name", Text(1, MAX_NAME), "of the function", required=True),
-    Field("description", Text(), "for the model"), Field("parameters", Json(SCHEMA_DEPTH), "a JSON schema"),
-    Field("strict", Boolean(), "false: arguments that no grammar can hold may be any object"),
-)})  # fmt: skip
-NAMED = form("function", Field("name", Text(1, MAX_NAME), "of the function", required=True))
+TOOL = Tagged({
+    "function": form(
+        "function", Field("name", Text(1, MAX_NAME), "of the function", required=True),
+        Field("description", Text(), "for the model"), Field("parameters", Json(SCHEMA_DEPTH), "a JSON schema"),
+        Field("strict", Boolean(), "false: arguments that no grammar can hold may be any object"),
+    ),
+    "custom": form(
+        "custom", Field("name", Text(1, MAX_NAME), "of the tool", required=True),
+        Field("description", Text(), "for the model"),
+        Field("format", Tagged({"text": form("text"), "grammar": form("grammar", *PATTERN)}), "of its input"),
+    ),
+})  # fmt: skip
+NAMED = {
+    kind: form(kind, Field("name", Text(1, MAX_NAME), "of the tool", required=True)) for kind in ("function", "custom")
+}
 CHOICE: Kind = Either({
     "string": Choice(("none", "auto", "required")),
     "object": Tagged({
-        "function": NAMED,
+        **NAMED,
         "allowed_tools": form(
             "allowed_tools", Field("mode", Choice(("auto", "required")), "", required=True),
-            Field("tools", ListOf(Tagged({"function": NAMED}), MAX_TOOLS, 1), "", required=True),
+            Field("tools", ListOf(Tagged(NAMED), MAX_TOOLS, 1), "", required=True),
         ),
     }),
 })  # fmt: skip
@@ -105,8 +124,8 @@ _INPUT = (
     MODEL,
     Field("input", INPUT, "a text, or items", required=True),
     Field("instructions", Text(), "a system message before it"),
-    Field("tools", ListOf(TOOL, MAX_TOOLS), "functions; there are no built-in tools"),
-    Field("tool_choice", CHOICE, "`none`, `auto`, `required`, a function, or `allowed_tools`"),
+    Field("tools", ListOf(TOOL, MAX_TOOLS), "functions and custom tools; there are no built-in ones"),
+    Field("tool_choice", CHOICE, "`none`, `auto`, `required`, a tool, or `allowed_tools`"),
     Field("parallel_tool_calls", Boolean(), "false: the first call alone"),
     Field("text", Record((
         Field("format", FORMAT, "`text`, `json_object` or `json_schema`"),

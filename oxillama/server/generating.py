@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from typing import Any, Protocol
 
 from oxillama.core.results import Chunk
@@ -105,10 +105,10 @@ def count(exchange: Exchange, run: Run) -> None:
         exchange.place.spend(tally.prompt_tokens + tally.completion_tokens)
 
 
-def choices_of(run: Run, most_calls: int | None = None) -> list[Choice]:
-    """Empty choices of a run."""
+def choices_of(run: Run, most_calls: int | None = None, custom: Collection[str] = ()) -> list[Choice]:
+    """Empty choices of a run. custom: names of custom tools."""
     stop_ids = run.ask.options.get("stop_token_ids", ())
-    return [Choice(i, DeltaReader(most_calls), stop_ids) for i in range(len(run.requests))]
+    return [Choice(i, DeltaReader(most_calls, custom), stop_ids) for i in range(len(run.requests))]
 
 
 async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:

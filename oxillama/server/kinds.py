@@ -59,6 +59,11 @@ def shown(value: Any) -> str:
     return "a list" if isinstance(value, list) else f"{value!r:.60}"
 
 
+def _said(value: Any) -> str:
+    """`shown`, with what a list has, which may be all the difference."""
+    return f"{value!r:.60}" if isinstance(value, list) else shown(value)
+
+
 def wrong(place: str, wanted: str, value: Any) -> ApiError:
     return bad_value(place, f"{place} must be {wanted}, not {shown(value)}")
 
@@ -149,7 +154,7 @@ class Only:
         if not any(type(value) is type(one) and value == one for one in self.values):
             why = f"{place} is not supported" + (f": {self.remedy}" if self.remedy else "")
             if self.values:
-                why = f"{place} must be {' or '.join(map(shown, self.values))}, not {shown(value)}"
+                why = f"{place} must be {' or '.join(map(_said, self.values))}, not {_said(value)}"
                 why += f": {self.remedy}" if self.remedy else ""
             raise bad_value(place, why, "unsupported_parameter")
         return value

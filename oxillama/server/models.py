@@ -19,6 +19,7 @@ from oxillama.core.prompts import make_chain
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError, OxiLlamaError
+from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.kernels import _table
 from oxillama.sampling import SamplerChain
 from oxillama.server.config import ServerConfig
@@ -183,7 +184,7 @@ class Models:
             return Chosen(self.first, None, name)
         names = [entry["id"] for entry in self.listed()]
         near = nearest(name, names) if len(name) <= 64 else None
-        remedy = f"; did you mean {near!r}?" if near else ""
+        remedy = f"; did you mean {near!r}?" if near else "."
         text = f"the model {name!r:.80} does not exist{remedy} There are: {', '.join(names):.400}"
         raise ApiError(404, "model_not_found", text, "model")
 
@@ -323,6 +324,16 @@ def writes_calls(engine: Engine, config: ServerConfig) -> bool:
     return form.calls is not None or form.harmony
 
 
+def file_facts(engine: Engine) -> dict[str, Any]:
+    """Of the model's file: how many values and bytes its tensors have, and the name of their quantisation."""
+    identity, number = engine.context.snapshots.identity, engine.metadata.get("general.file_type")
+    return {
+        "quantization": next((kind.name for kind in FILE_TYPES.values() if kind.id == number), None),
+        "parameters": None if identity is None else identity.n_parameters,
+        "size": None if identity is None else identity.n_bytes,
+    }
+
+
 def described(model: ServedModel, name: str, parent: str | None) -> dict[str, Any]:
     """One entry of `GET /v1/models`."""
     own: dict[str, Any] = {"state": model.state, "parent": parent}
@@ -334,6 +345,7 @@ def described(model: ServedModel, name: str, parent: str | None) -> dict[str, An
             "architecture": spec.arch,
             "name": spec.name,
             "file_type": metadata.get("general.file_type"),
+            **file_facts(engine),
             "embedding_size": spec.n_embd,
             "capabilities": [*capabilities(engine), *(["tools"] if model.calls else [])],
             "defaults": {n: getattr(config, n) for n in ("temperature", "top_p", "top_k", "min_p")},

@@ -15,10 +15,12 @@ from oxillama.core.chat import chat_ids, template_for
 from oxillama.core.options import PromptOptions
 from oxillama.errors import GrammarError, TemplateVariableError
 from oxillama.grammar.json_schema import JsonSchemaCompiler
+from oxillama.server.custom import as_functions, plain_messages
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import CHAT
 from oxillama.server.models import Chosen
+from oxillama.server.turns import renamed
 
 __all__ = ["conversation", "prompt_of", "use_tools"]
 
@@ -40,14 +42,14 @@ def conversation(
     template = own or exchange.service.chat_template
     if template is not None:
         options["chat_template"] = template
-    use_tools(values.get("tools", []), values.get("tool_choice"), options, exchange)
+    tools, names = as_functions(values)
+    renamed(lambda: use_tools(tools.get("tools", []), tools.get("tool_choice"), options, exchange), names)
     if "tools" in options and values.get("parallel_tool_calls") is False:
         options["parallel_tool_calls"] = False
     if exchange.service.reasoning is not None:
         options["reasoning"] = exchange.service.reasoning
     use_thinking(values, options, template_for(engine.tokenizer, options.get("tools"), template))
-    messages: list[dict[str, Any]] = values["messages"]
-    return messages
+    return plain_messages(values["messages"])
 
 
 def prompt_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> list[int]:
@@ -122,8 +124,9 @@ def use_tools(tools: list[dict[str, Any]], choice: Any, options: dict[str, Any],
     allowed = names
     if isinstance(choice, Mapping):
         allowed, wanted = _chosen(names, choice)
+    owner = options.get("cache_salt")
     asked = [i for i, tool in enumerate(tools) if _is_asked(tool, wanted, allowed)]
-    options["tools"] = [_holdable(tool, i in asked, f"tools[{i}]", exchange) for i, tool in enumerate(tools)]
+    options["tools"] = [_holdable(tool, i in asked, f"tools[{i}]", exchange, owner) for i, tool in enumerate(tools)]
     if choice == {"type": "function", "function": {"name": wanted}} and wanted in ("auto", "required", "none"):
         wanted = "required"
         options["parallel_tool_calls"] = False  # it is the name of a tool: one call of what is allowed
@@ -163,8 +166,8 @@ def _is_asked(tool: Mapping[str, Any], wanted: str, allowed: list[str]) -> bool:
 
 
 @lru_cache(maxsize=256)
-def fault_of(schema: str) -> str | None:
-    """Why no grammar can hold texts to a schema, None if one can."""
+def fault_of(schema: str, owner: str | None) -> str | None:
+    """Why no grammar can hold texts to a schema, None if one can. Kept for one owner, as grammars are."""
     try:
         JsonSchemaCompiler.compile(schema)
     except GrammarError as error:
@@ -172,12 +175,12 @@ def fault_of(schema: str) -> str | None:
     return None
 
 
-def _holdable(tool: dict[str, Any], asked: bool, place: str, exchange: Exchange) -> dict[str, Any]:
+def _holdable(tool: dict[str, Any], asked: bool, place: str, exchange: Exchange, owner: str | None) -> dict[str, Any]:
     """The tool, or one with any arguments if no grammar can hold them and none asks for that; a header says so."""
     function = dict(tool["function"])
     function.pop("strict", None)
     if "parameters" in function:
-        fault = fault_of(json.dumps(function["parameters"]))
+        fault = fault_of(json.dumps(function["parameters"]), owner)
         if fault is not None:
             if asked:
                 where = f"{place}.function.parameters"

@@ -58,14 +58,14 @@ class Turns:
         self._reasoning.append(text)
         self._thought_at = place
 
-    def call(self, call_id: str, name: str, arguments: Any, place: str) -> None:
-        """A call of the assistant, in its message before, if there is one."""
+    def call(self, call_id: str, kind: str, called: dict[str, Any], place: str) -> None:
+        """A call of the assistant, in its message before, if there is one. kind: `function` or `custom`."""
         if not self.messages or self.messages[-1]["role"] != "assistant" or self._reasoning:
             self.say("assistant", "", place)
         calls = self.messages[-1].get("tool_calls", [])
         own = f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}]"
-        self.names = {f"{own}.function": place, own: place, **self.names}
-        call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        self.names = {f"{own}.{kind}": place, own: place, **self.names}
+        call = {"id": call_id, "type": kind, kind: called}
         self.messages[-1].setdefault("tool_calls", []).append(call)
 
     def _settle(self) -> None:
@@ -99,8 +99,11 @@ def of_items(given: Any, instructions: str | None) -> Turns:
             case "message":
                 turns.say(item["role"], text_of(item["content"]), place)
             case "function_call":
-                turns.call(item["call_id"], item["name"], item["arguments"], place)
-            case "function_call_output":
+                called = {"name": item["name"], "arguments": item["arguments"]}
+                turns.call(item["call_id"], "function", called, place)
+            case "custom_tool_call":
+                turns.call(item["call_id"], "custom", {"name": item["name"], "input": item["input"]}, place)
+            case "function_call_output" | "custom_tool_call_output":
                 turns.give(item["call_id"], text_of(item["output"]), place)
             case "reasoning":
                 turns.think(text_of(item.get("content", "")), place)
@@ -111,23 +114,33 @@ def chat_tools(values: Mapping[str, Any]) -> dict[str, Any]:
     """Tools and their choice, as chat completions have them."""
     found: dict[str, Any] = {}
     if "tools" in values:
-        found["tools"] = [
-            {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}} for tool in values["tools"]
-        ]
+        found["tools"] = list(map(_chat_tool, values["tools"]))
     choice = values.get("tool_choice")
     if isinstance(choice, Mapping):
-        named = [{"type": "function", "function": {"name": one["name"]}} for one in choice.get("tools", [choice])]
-        if choice["type"] == "function":
+        chosen = choice.get("tools", [choice])
+        named = [{"type": kind, kind: {"name": one["name"]}} for one in chosen for kind in [one["type"]]]
+        if choice["type"] != "allowed_tools":
             choice = named[0]
         else:
             choice = {"type": "allowed_tools", "allowed_tools": {"mode": choice["mode"], "tools": named}}
     return found | ({} if choice is None else {"tool_choice": choice})
 
 
+def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool as chat completions have it: under its kind."""
+    kind, own = tool["type"], {name: value for name, value in tool.items() if name != "type"}
+    if "format" in own and own["format"]["type"] == "grammar":
+        grammar = {name: own["format"][name] for name in ("syntax", "definition")}
+        own["format"] = {"type": "grammar", "grammar": grammar}
+    return {"type": kind, kind: own}
+
+
 def tool_names(tools: Iterable[Any], schema: str = "parameters") -> dict[str, str]:
     """The places of tools that are functions themselves; schema: the name of that of their arguments."""
     names = {}
     for i, _ in enumerate(tools):
+        names[f"tools[{i}].custom.format.grammar"] = f"tools[{i}].format"
+        names[f"tools[{i}].custom"] = f"tools[{i}]"
         names[f"tools[{i}].function.parameters"] = f"tools[{i}].{schema}"
         names[f"tools[{i}].function"] = f"tools[{i}]"
     return names

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from oxillama._util.pickling import OpenedOnce, frozen
 from oxillama.errors import ChatTemplateError, PickleError, TokenizerError
 from oxillama.tokenizer.bpe import Encode, byte_level_encoder, utf8_encoder
 from oxillama.tokenizer.byte_pieces import byte_piece_encoder
+from oxillama.tokenizer.kept import KeptPieces
 from oxillama.tokenizer.length import Measure, least_tokens, measure_of
 from oxillama.tokenizer.special import Partition
 from oxillama.tokenizer.stream import TokenStream
@@ -65,6 +66,7 @@ class Tokenizer:
         self.add_space_prefix = vocab.add_space_prefix and vocab.model in ("llama", "t5")
         self.chat_templates = dict(chat_templates or {})
         self._origin: tuple[str, dict[str, object]] | None = None
+        self._kept = KeptPieces()
         self._pieces: dict[int, bytes] = {}  # of ids in streams without control tokens, as they come
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -128,8 +130,9 @@ class Tokenizer:
     # ---- text -> tokens
 
     def encode(
-        self, text: str, add_special: bool = True, parse_special: bool = False, *, continuation: bool = False
-    ) -> list[int]:
+        self, text: str, add_special: bool = True, parse_special: bool = False, *, continuation: bool = False,
+        owner: Hashable = None,
+    ) -> list[int]:  # fmt: skip
         """Token ids of ``text``.
 
         Args:
@@ -138,6 +141,8 @@ class Tokenizer:
                 that users wrote. User-defined tokens are always recognised, as they are ordinary vocabulary.
             continuation: ``text`` continues another one: the space that ``add_space_prefix`` puts before text is left
                 out.
+            owner: the ids of long pieces between control tokens are kept for later texts of the same owner, which
+                differ in nothing but time; None keeps none.
 
         Raises:
             TokenizerError: ``text`` is not a str, holds a lone surrogate, or can't be spelt in the vocabulary.
@@ -162,7 +167,9 @@ class Tokenizer:
                 out.append(piece)
                 after_special = True
             else:
-                out += self._encode_plain(" " + piece if prefix and after_special else piece)
+                plain = " " + piece if prefix and after_special else piece
+                encode = self._encode_plain
+                out += encode(plain) if owner is None else self._kept.encode(owner, plain, encode)
                 after_special = False
         if add_special:
             closes, end = (self.add_sep, self.sep_id) if self.model == "bert" else (self.add_eos, self.eos_id)
@@ -170,14 +177,18 @@ class Tokenizer:
                 out.append(end)
         return out
 
-    def encode_marked(self, text: str, mark: str) -> list[int]:
+    def encode_marked(self, text: str, mark: str, owner: Hashable = None) -> list[int]:
         """Token ids of a text with control tokens. Raises what :meth:`encode` raises.
 
-        mark: a character that is no part of the text; a control token's text with marks in it is text.
+        mark: a character that is no part of the text; a control token's text with marks in it is text. owner: see
+        :meth:`encode`.
         """
         out: list[int] = []
         for piece in self._partition_all(text):
-            out += [piece] if isinstance(piece, int) else self.encode(piece.replace(mark, ""), add_special=False)
+            if isinstance(piece, int):
+                out.append(piece)
+            else:
+                out += self.encode(piece.replace(mark, ""), add_special=False, owner=owner)
         return out
 
     def encode_template(self, template: str, fields: Mapping[str, str]) -> list[int]:

@@ -9,6 +9,7 @@ from oxillama.chat.calls import BrokenToolCall, ToolCall
 from oxillama.chat.format import ChatFormat
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.template import ChatTemplate
+from oxillama.chat.tool_format import FORMATS, find_format
 from oxillama.errors import ChatTemplateError, ConfigError, GrammarError, ToolFormatError
 from tests.chat.templates import OPENED, TEMPLATES, THINKING
 
@@ -460,6 +461,20 @@ def test_a_call_that_is_cut_off_has_what_was_written(name, cut):
     assert shown == {"id": call.id, "type": "function", "function": {"name": "weather", "arguments": call.arguments}}
     assert found.to_openai()["content"] is None
     assert "".join(d.tool_call.arguments for d in deltas if d.tool_call) == call.arguments
+
+
+@pytest.mark.parametrize("name", ["hermes", "mistral", "mistral-args", "llama3"])
+def test_a_mark_that_is_cut_off_behind_a_call_is_no_content(name):
+    form, marks = find_format(name), FORMATS[name]
+    calls = {"object": f'{{"name": "f", "{marks.arguments}": {{"x": 1}}}}', "named": f'f{marks.between}{{"x": 1}}'}
+    calls["list"] = f"[{calls['object']}]"
+    opening = f"{marks.separator}{marks.begin}".rstrip() if marks.end and marks.shape == "object" else ""
+    text = f"{marks.begin}{calls[marks.shape]}{marks.end}{opening}"
+    n_ends = len(marks.end) + len(opening) or 1
+    for n in range(len(text) - n_ends, len(text)):
+        found, deltas = read(form, list(text[:n]))
+        assert [call.name for call in found.tool_calls] == ["f"], text[:n]
+        assert (found.content, "".join(delta.content for delta in deltas)) == ("", ""), text[:n]
 
 
 @pytest.mark.parametrize("mark", ["think", "ponder"])

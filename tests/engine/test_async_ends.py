@@ -139,6 +139,21 @@ def test_a_closed_event_loop_hears_nothing_more():
 # ---- the end
 
 
+def test_requests_that_follow_one_another_share_a_thread(monkeypatch):
+    monkeypatch.setattr("oxillama.core.step_loop.LINGER", 60.0)
+
+    async def use():
+        wrapped, seen = AsyncEngine(make_engine()), set()
+        for i in range(5):
+            await wrapped.generate([3 + i], max_tokens=2, seed=1)
+            seen.update(own_threads())
+        assert len(seen) == 1
+        await wrapped.close()  # which doesn't wait for more
+        assert own_threads() == []
+
+    asyncio.run(use())
+
+
 def test_close_ends_what_is_under_way():
     async def use():
         engine = make_engine(context_size=1 << 16)

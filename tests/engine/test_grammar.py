@@ -175,9 +175,23 @@ def test_compiled_grammars_are_kept_in_bounds(engine):
     for i in range(2 * KEPT_GRAMMARS):
         engine.generate("x", choices=[str(i)], max_tokens=1)
         assert len(kept) <= KEPT_GRAMMARS
-    first = kept[("choices", (str(i),))]
+    first = kept[None, ("choices", (str(i),))]
     engine.generate("x", choices=[str(i)], max_tokens=1)
-    assert kept[("choices", (str(i),))] is first
+    assert kept[None, ("choices", (str(i),))] is first
+
+
+def test_compiled_grammars_are_kept_for_one_owner(engine):
+    kept = factory_of(engine)._grammars._kept
+    for salt in ("a", "b", "a"):
+        engine.generate("x", regex="own salt", max_tokens=1, cache_salt=salt)
+    found = {owner: held for (owner, known), held in kept.items() if known == ("regex", "own salt")}
+    assert found.keys() == {"a", "b"}
+    assert found["a"] is not found["b"]
+    for i in range(2 * KEPT_GRAMMARS):
+        engine.generate("x", choices=[f"own {i}"], max_tokens=1, cache_salt="a")
+    assert kept["b", ("regex", "own salt")] is found["b"]  # those of many are not at the cost of others
+    assert ("a", ("regex", "own salt")) not in kept
+    assert len(kept) <= KEPT_GRAMMARS
 
 
 # ---- schemas

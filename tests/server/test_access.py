@@ -1,10 +1,13 @@
 """Keys, hosts, origins, and paths that need them."""
 
+import math
 import time
 from pathlib import Path
 
 import pytest
 
+import oxillama as ox
+from oxillama.core.loading import shipped_model
 from oxillama.errors import ConfigError
 from oxillama.server.auth import read_keys
 from oxillama.server.metrics import ServerMetrics, process_metrics
@@ -145,16 +148,22 @@ def test_too_many_headers(client):
     assert (answer.status, answer.error["code"]) == (431, "too_many_headers")
 
 
-def test_models_are_listed(client, configured):
+def test_models_are_listed(client, configured, engine):
     found = client.get("/v1/models").json["data"]
     assert [one["id"] for one in found] == ["tiny"]
-    assert found[0]["oxillama"]["capabilities"] == ["chat", "completions", "embeddings"]
+    known = found[0]["oxillama"]
+    assert known["capabilities"] == ["chat", "completions", "embeddings"]
+    assert (known["quantization"], known["context_length"]) == ("Q8_0", engine.context_size)
+    with ox.gguf.open(shipped_model()) as file:
+        assert known["parameters"] == sum(math.prod(t.shape) for t in file.tensors.values())
+        assert known["size"] == sum(t.nbytes for t in file.tensors.values())
     (told,) = configured(tool_format="hermes").get("/v1/models").json["data"]
     assert told["oxillama"]["capabilities"] == ["chat", "completions", "embeddings", "tools"]
     assert client.get("/v1/models/tiny").json["id"] == "tiny"
     answer = client.get("/v1/models/tinny")
     assert (answer.status, answer.error["code"]) == (404, "model_not_found")
-    assert "did you mean 'tiny'?" in answer.error["message"]
+    assert "did you mean 'tiny'? There are: tiny" in answer.error["message"]
+    assert client.get("/v1/models/x").error["message"].endswith("does not exist. There are: tiny")
 
 
 def test_names_of_a_model(configured):

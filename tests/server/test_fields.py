@@ -77,6 +77,11 @@ def test_values_that_ask_for_nothing_are_taken(client):
                 )
 
 
+def test_a_list_that_is_refused_is_shown(client):
+    error = client.post("/v1/chat/completions", messages=HI, modalities=["text", "audio"]).error
+    assert error["message"] == "modalities must be ['text'], not ['text', 'audio']"
+
+
 @pytest.mark.parametrize(("place", "message"), [
     ("messages[0].content[0].image_url", {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}),
     ("messages[0].role", {"role": "function", "content": "x"}),

@@ -118,7 +118,7 @@ def test_a_model_that_two_wait_for_needs_room_once():
 
 def test_there_is_no_room_beside_a_model_in_use():
     log = []
-    client, _ = three(log, 1, queue_timeout=0.2)
+    client, _ = three(log, 1, queue_timeout=2.0)
     models = client.app.service.models
 
     async def main():

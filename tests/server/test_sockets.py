@@ -223,6 +223,26 @@ def test_signals_let_requests_end(number):
         process.communicate()
 
 
+def test_a_second_signal_ends_it_at_once():
+    process = start("-c", "1024")
+    try:
+        port = port_of(process)
+        wait_until_ready(port)
+        fields = {"prompt": ["a"] * 16, "n": 8, "max_tokens": 900, "ignore_eos": True, "stream": True}
+        made = raw(port, request_bytes("/v1/completions", fields))
+        assert made.recv(100).startswith(b"HTTP/1.1 200")
+        process.send_signal(signal.SIGTERM)
+        log = iter(process.stderr)
+        assert any("ending: 1 requests" in line for line in log)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert "Traceback" not in "".join(log)
+        made.close()
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_what_takes_too_long_gets_an_error_event():
     process = start("--drain-timeout", "0.2", "-c", "1024")
     try:

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk, FinishReason
-from oxillama.server.answers import Choice, Delta, content_tokens, logprob_of, prompt_logprobs_of, usage_of
+from oxillama.server.answers import Called, Choice, Delta, content_tokens, logprob_of, prompt_logprobs_of, usage_of
 from oxillama.server.asks import Ask, Run, engine_options, limited
+from oxillama.server.custom import custom_names
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields import CHAT, SERVING
@@ -88,7 +90,8 @@ class ChatDialect:
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
         self.run, self.values = run, values
-        self.choices = choices_of(run, 1 if values.get("parallel_tool_calls") is False else None)
+        most_calls = 1 if values.get("parallel_tool_calls") is False else None
+        self.choices = choices_of(run, most_calls, custom_names(values.get("tools", [])))
         self.streaming = stream_options(values)
         self.shows_ids = values.get("return_token_ids", False)
         self.shows_reasoning = values.get("include_reasoning", True)
@@ -127,7 +130,7 @@ class ChatDialect:
         choice = self.choices[index]
         shown = self._shown(choice, chunk)
         delta = choice.add(chunk)
-        parts = self._parts(delta)
+        parts = self._parts(choice, delta)
         events = [self._event(choice, part) for part in parts]
         if chunk.token_ids[shown] and (self.values.get("logprobs") or self.shows_ids):
             events = events or [self._event(choice, {})]
@@ -146,13 +149,15 @@ class ChatDialect:
     def failed(self, error: ApiError) -> list[Event]:
         return [(None, error.openai())]
 
-    def _parts(self, delta: Delta) -> list[dict[str, Any]]:
+    def _parts(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]:
         parts: list[dict[str, Any]] = []
         if delta.reasoning and self.shows_reasoning:
             parts.append({"reasoning_content": delta.reasoning})
         if delta.text:
             parts.append({"content": delta.text})
-        return parts + [{"tool_calls": [call.to_dict()]} for call in delta.calls]
+        custom = choice.reader.inputs
+        said = [custom_piece(call) if call.index in custom else call.to_dict() for call in delta.calls]
+        return parts + [{"tool_calls": [call]} for call in said]
 
     def _say_tokens(self, said: dict[str, Any], chunk: Chunk, shown: slice) -> None:
         if self.values.get("logprobs"):
@@ -190,16 +195,28 @@ class ChatDialect:
             message["reasoning_content"] = choice.reasoning
         if choice.calls:
             message["content"] = choice.text or None
-            message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in choice.calls
-            ]
+            message["tool_calls"] = list(map(whole_call, choice.calls))
         logprobs, hidden = None, self._hidden[choice.index]
         if self.values.get("logprobs"):
             logprobs = {"content": [logprob_of(one) for one in choice.logprobs[hidden:]], "refusal": None}
         said = {"index": choice.index, "message": message, "logprobs": logprobs}
         said |= {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
         return said | ({"token_ids": choice.token_ids[hidden:]} if self.shows_ids else {})
+
+
+def whole_call(call: Called) -> dict[str, Any]:
+    """A call of an answer."""
+    if call.custom:
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def custom_piece(piece: ToolCallDelta) -> dict[str, Any]:
+    """A piece of a call of a custom tool."""
+    if piece.name is None:
+        return {"index": piece.index, "custom": {"input": piece.arguments}}
+    own = {"name": piece.name, "input": piece.arguments}
+    return {"index": piece.index, "id": piece.id, "type": "custom", "custom": own}
 
 
 def timings_of(run: Run, values: Mapping[str, Any]) -> dict[str, Any]:

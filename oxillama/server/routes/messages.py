@@ -109,7 +109,8 @@ def turns_of(values: Mapping[str, Any]) -> Turns:
             turns.say(message["role"], text_of(texts), place)
         for block in blocks:
             if block["type"] == "tool_use":
-                turns.call(block["id"], block["name"], json.dumps(block["input"], ensure_ascii=False), place)
+                arguments = json.dumps(block["input"], ensure_ascii=False)
+                turns.call(block["id"], "function", {"name": block["name"], "arguments": arguments}, place)
     return turns
 
 

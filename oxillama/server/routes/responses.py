@@ -9,6 +9,7 @@ from typing import Any
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, content_tokens, logprob_of, usage_of
 from oxillama.server.asks import Ask, Run
+from oxillama.server.custom import custom_names
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
@@ -28,7 +29,13 @@ NAMES = {
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
     "tool_choice.function": "tool_choice",
+    "tool_choice.custom": "tool_choice",
     "tool_choice.allowed_tools": "tool_choice",
+}
+# Items of calls: the field that grows, its event, and the beginning of ids.
+CALLS = {
+    "function_call": ("arguments", "function_call_arguments", "fc_"),
+    "custom_tool_call": ("input", "custom_tool_call_input", "ctc_"),
 }
 _SAME = (
     "model", "stream", "top_logprobs", "parallel_tool_calls", "instructions", "include", "text", "reasoning", "input",
@@ -104,7 +111,8 @@ class ResponseDialect:
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
         self.run, self.values = run, values
-        self.choices: list[Choice] = choices_of(run, 1 if values.get("parallel_tool_calls") is False else None)
+        most_calls = 1 if values.get("parallel_tool_calls") is False else None
+        self.choices: list[Choice] = choices_of(run, most_calls, custom_names(values.get("tools", [])))
         self.id, self.created = new_id("resp_"), int(time.time())
         self.output: list[dict[str, Any]] = []
         self._is_open = False
@@ -136,13 +144,16 @@ class ResponseDialect:
         for call in delta.calls:
             if call.name is not None:
                 events += self._close("completed")
+                kind = "custom_tool_call" if call.index in self.choices[index].reader.inputs else "function_call"
+                said, _, prefix = CALLS[kind]
                 events += self._open({
-                    "type": "function_call", "id": new_id("fc_"), "call_id": call.id, "name": call.name,
-                    "arguments": "", "status": "in_progress",
+                    "type": kind, "id": new_id(prefix), "call_id": call.id, "name": call.name, said: "",
+                    "status": "in_progress",
                 })  # fmt: skip
             if call.arguments:
-                self.output[-1]["arguments"] += call.arguments
-                events.append(self._item_event("response.function_call_arguments.delta", delta=call.arguments))
+                said, event, _ = CALLS[self.output[-1]["type"]]
+                self.output[-1][said] += call.arguments
+                events.append(self._item_event(f"response.{event}.delta", delta=call.arguments))
         if delta.cut:
             events += self._close("incomplete")
         return events
@@ -205,14 +216,15 @@ class ResponseDialect:
         item = self.output[-1]
         item["status"] = status
         events: list[Event] = []
-        if item["type"] == "function_call":
-            done = {"name": item["name"], "arguments": item["arguments"]}
-            events.append(self._item_event("response.function_call_arguments.done", **done))
+        if item["type"] in CALLS:
+            said, event, _ = CALLS[item["type"]]
+            named = {"name": item["name"]} if item["type"] == "function_call" else {}
+            events.append(self._item_event(f"response.{event}.done", **named, **{said: item[said]}))
         else:
             (part,) = item["content"]
-            said = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if item["type"] == "message" else {})
+            whole = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if item["type"] == "message" else {})
             name = "output_text" if item["type"] == "message" else "reasoning_text"
-            events.append(self._part_event(f"response.{name}.done", **said))
+            events.append(self._part_event(f"response.{name}.done", **whole))
             events.append(self._part_event("response.content_part.done", part=part))
         return [*events, self._event("response.output_item.done", output_index=len(self.output) - 1, item=item)]
 

@@ -1,0 +1,107 @@
+"""Custom tools, whose input is a text: for the model they are functions with one argument."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["InputReader", "as_functions", "custom_names", "plain_messages"]
+
+ARGUMENT = "input"
+_BEGIN = re.compile(rf'\s*\{{\s*"{ARGUMENT}"\s*:\s*"')
+# What a string of JSON is made of, in pieces that can be read by themselves: a pair of surrogates is one of them.
+_PIECES = re.compile(
+    r'(?:[^"\\]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
+    r"|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\[^u])+"
+)
+
+
+def custom_names(tools: list[dict[str, Any]]) -> frozenset[str]:
+    """The names of custom tools, as chat completions or as responses describe them."""
+    return frozenset(tool.get("custom", tool)["name"] for tool in tools if tool["type"] == "custom")
+
+
+def as_functions(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Tools and their choice with functions alone, and the fields that the request has for theirs."""
+    found = {name: values[name] for name in ("tools", "tool_choice") if name in values}
+    names: dict[str, str] = {}
+    if "tools" in found:
+        found["tools"] = [_function(tool) for tool in found["tools"]]
+        for i, tool in enumerate(values["tools"]):
+            if tool["type"] == "custom":
+                names[f"tools[{i}].function.parameters"] = f"tools[{i}].custom.format.grammar.definition"
+                names[f"tools[{i}].function"] = f"tools[{i}].custom"
+    choice = found.get("tool_choice")
+    if isinstance(choice, Mapping):
+        found["tool_choice"] = _named(choice)
+        if choice["type"] == "custom":
+            names["tool_choice.function"] = "tool_choice.custom"
+        for i, one in enumerate(choice.get("allowed_tools", {}).get("tools", ())):
+            if one["type"] == "custom":
+                own = f"tool_choice.allowed_tools.tools[{i}]"
+                names[f"{own}.function"] = f"{own}.custom"
+    return found, names
+
+
+def _function(tool: dict[str, Any]) -> dict[str, Any]:
+    if tool["type"] != "custom":
+        return tool
+    own = tool["custom"]
+    form, argument = own.get("format", {"type": "text"}), {"type": "string"}
+    if form["type"] == "grammar":
+        argument["pattern"] = f"^(?:{form['grammar']['definition']})$"
+    schema = {"type": "object", "properties": {ARGUMENT: argument}, "required": [ARGUMENT],
+              "additionalProperties": False}  # fmt: skip
+    described = {name: own[name] for name in ("name", "description") if name in own}
+    return {"type": "function", "function": {**described, "parameters": schema, "strict": True}}
+
+
+def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
+    if choice["type"] == "custom":
+        return {"type": "function", **({"function": choice["custom"]} if "custom" in choice else {})}
+    if choice["type"] == "allowed_tools" and "allowed_tools" in choice:
+        allowed = choice["allowed_tools"]
+        return {**choice, "allowed_tools": {**allowed, "tools": [_named(one) for one in allowed["tools"]]}}
+    return dict(choice)
+
+
+def plain_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose calls of custom tools are calls of functions."""
+    return [
+        {**message, "tool_calls": list(map(_plain_call, message["tool_calls"]))} if "tool_calls" in message else message
+        for message in messages
+    ]
+
+
+def _plain_call(call: dict[str, Any]) -> dict[str, Any]:
+    if call["type"] != "custom":
+        return call
+    own = call["custom"]
+    arguments = json.dumps({ARGUMENT: own["input"]}, ensure_ascii=False)
+    kept = {name: value for name, value in call.items() if name != "custom"}
+    return {**kept, "type": "function", "function": {"name": own["name"], "arguments": arguments}}
+
+
+class InputReader:
+    """Reads the input of a custom tool out of its arguments as they are written: `{"input": "..."}`."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._begun = False
+
+    def read(self, piece: str) -> str:
+        """The text that a further piece of the arguments adds."""
+        self._text += piece
+        if not self._begun:
+            begin = _BEGIN.match(self._text)
+            if begin is None:
+                return ""
+            self._begun, self._text = True, self._text[begin.end() :]
+        found = _PIECES.match(self._text)
+        if found is None:
+            return ""
+        self._text = self._text[found.end() :]
+        text: str = json.loads(f'"{found.group()}"', strict=False)
+        return text
