@@ -71,6 +71,7 @@ TIERS = {
     "avx512_bf16": ("x86_64", [*AVX512, "-mavx512bf16"]),  # a part of avx512 that some CPUs of this tier have
     "neon": ("aarch64", BASELINE["aarch64"]),
     "neon_dot": ("aarch64", ["-march=armv8.2-a+dotprod"]),
+    "neon_i8mm": ("aarch64", ["-march=armv8.2-a+dotprod+i8mm"]),
 }
 
 
