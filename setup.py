@@ -66,10 +66,12 @@ AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx51
 # folder -> (the machine whose compilers can build it, flags)
 TIERS = {
     "avx2": ("x86_64", AVX2),
+    "avx_vnni": ("x86_64", [*AVX2, "-mavxvnni"]),
     "avx512": ("x86_64", AVX512),
     "avx512_bf16": ("x86_64", [*AVX512, "-mavx512bf16"]),  # a part of avx512 that some CPUs of this tier have
     "neon": ("aarch64", BASELINE["aarch64"]),
     "neon_dot": ("aarch64", ["-march=armv8.2-a+dotprod"]),
+    "neon_i8mm": ("aarch64", ["-march=armv8.2-a+dotprod+i8mm"]),
 }
 
 
@@ -83,6 +85,16 @@ def kernel_sources(machine: str = MACHINE, tiers: list[str] | None = None) -> li
     have = [f"-DOX_HAVE_{t.upper()}" for t in tiers]
     folders = [("csrc", baseline + have), ("csrc/scalar", baseline), *((f"csrc/{t}", TIERS[t][1]) for t in tiers)]
     return [(str(f.relative_to(ROOT)), flags) for d, flags in folders for f in sorted((ROOT / d).glob("*.c"))]
+
+
+def understood(compiler: list[str]) -> list[str]:
+    """The tiers of the machine whose flags a compiler knows: an older one leaves out what it can't write."""
+
+    def knows(tier: str) -> bool:
+        command = [*compiler, *TIERS[tier][1], "-E", "-x", "c", os.devnull]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    return [tier for tier in compiled_tiers() if knows(tier)]
 
 
 # Modules with loops of their own over numbers or masks; the others check arguments and call kernels, and compile in two
@@ -169,8 +181,8 @@ class BuildKernels(build_ext):
             return str(output)
 
         # Threads meet in the Cython modules; kernels know none, so that one tier shows what all would.
-        sources = kernel_sources(tiers=[]) if self.sanitize_threads else kernel_sources()
-        slow_first = sorted(sources, key=lambda job: (rank(job[0]), job[0]))
+        tiers = [] if self.sanitize_threads else understood(self.compiler.compiler_so)
+        slow_first = sorted(kernel_sources(tiers=tiers), key=lambda job: (rank(job[0]), job[0]))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(compile_one, slow_first))
 

@@ -1,4 +1,4 @@
-/* Which tier can this machine run? On x86 CPUID says what the CPU has, XGETBV what the operating system saves; on ARM the
+/* Which tiers can this machine run? On x86 CPUID says what the CPU has, XGETBV what the operating system saves; on ARM the
  * kernel says it, since the registers that know are its own. */
 #include "ox_dispatch.h"
 
@@ -15,44 +15,79 @@ static uint64_t xgetbv0(void)
 
 #define BIT(word, n) ((word) >> (n) & 1)
 
-static ox_tier machine_tier(void)
+/* Word `which` (0: EAX to 3: EDX) of leaf 7, or 0 where the CPU has no such leaf. */
+static unsigned features(unsigned part, int which)
 {
-    unsigned a, b, c, d, b7, c7, unused;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !BIT(c, 27)) /* OSXSAVE */
-        return OX_TIER_SCALAR;
-    uint64_t saved = xgetbv0();
-    int fma = BIT(c, 12), avx = BIT(c, 28), f16c = BIT(c, 29);
-    if ((saved & 0x6) != 0x6 || !fma || !avx || !f16c || !__get_cpuid_count(7, 0, &a, &b7, &c7, &unused) || !BIT(b7, 5))
-        return OX_TIER_SCALAR;
-    int f = BIT(b7, 16), dq = BIT(b7, 17), bw = BIT(b7, 30), vl = BIT(b7, 31), vnni = BIT(c7, 11);
-    if ((saved & 0xe6) != 0xe6 || !f || !dq || !bw || !vl || !vnni)
-        return OX_TIER_AVX2;
-    return OX_TIER_AVX512;
+    unsigned r[4] = {0, 0, 0, 0};
+    return __get_cpuid_count(7, part, &r[0], &r[1], &r[2], &r[3]) ? r[which] : 0;
 }
 
-int ox_has_avx512_bf16(void)
+static int runs_avx2(uint64_t saved, unsigned c)
 {
-    unsigned a, b, c, d;
-    return machine_tier() == OX_TIER_AVX512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && BIT(a, 5);
+    return (saved & 0x6) == 0x6 && BIT(c, 12) && BIT(c, 28) && BIT(c, 29) && BIT(features(0, 1), 5); /* FMA, AVX, F16C */
 }
+
+static int machine_runs(ox_tier tier)
+{
+    unsigned a, b, c, d, b7 = features(0, 1);
+    if (tier == OX_TIER_SCALAR)
+        return 1;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !BIT(c, 27)) /* OSXSAVE */
+        return 0;
+    uint64_t saved = xgetbv0();
+    int avx512 = BIT(b7, 16) && BIT(b7, 17) && BIT(b7, 30) && BIT(b7, 31); /* F, DQ, BW, VL */
+    switch (tier) {
+    case OX_TIER_AVX2: return runs_avx2(saved, c);
+    case OX_TIER_AVX_VNNI: return runs_avx2(saved, c) && BIT(features(1, 0), 4);
+    case OX_TIER_AVX512: return runs_avx2(saved, c) && (saved & 0xe6) == 0xe6 && avx512 && BIT(features(0, 2), 11);
+    default: return 0;
+    }
+}
+
+int ox_has_avx512_bf16(void) { return machine_runs(OX_TIER_AVX512) && BIT(features(1, 0), 5); }
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#ifndef HWCAP2_I8MM /* headers before Linux 5.10 */
+#define HWCAP2_I8MM (1 << 13)
+#endif
 
 /* NEON itself is part of the base architecture. */
-static ox_tier machine_tier(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? OX_TIER_NEON_DOT : OX_TIER_NEON; }
+static int machine_runs(ox_tier tier)
+{
+    switch (tier) {
+    case OX_TIER_SCALAR:
+    case OX_TIER_NEON: return 1;
+    case OX_TIER_NEON_DOT: return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+    case OX_TIER_NEON_I8MM: return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) && (getauxval(AT_HWCAP2) & HWCAP2_I8MM);
+    default: return 0;
+    }
+}
 #elif defined(__aarch64__) && defined(__APPLE__)
-static ox_tier machine_tier(void) { return OX_TIER_NEON_DOT; } /* every ARM CPU that Apple made computers with has them */
+#include <sys/sysctl.h>
+
+/* Every ARM CPU that Apple made computers with has dot products; matrix products came with the M2. */
+static int machine_runs(ox_tier tier)
+{
+    int has = 0;
+    size_t size = sizeof has;
+    if (tier != OX_TIER_NEON_I8MM)
+        return tier == OX_TIER_SCALAR || tier == OX_TIER_NEON || tier == OX_TIER_NEON_DOT;
+    return sysctlbyname("hw.optional.arm.FEAT_I8MM", &has, &size, NULL, 0) == 0 && has;
+}
 #elif defined(__aarch64__)
-static ox_tier machine_tier(void) { return OX_TIER_NEON; }
+static int machine_runs(ox_tier tier) { return tier == OX_TIER_SCALAR || tier == OX_TIER_NEON; }
 #else
-static ox_tier machine_tier(void) { return OX_TIER_SCALAR; }
+static int machine_runs(ox_tier tier) { return tier == OX_TIER_SCALAR; }
 #endif
+
+/* Tiers of other machines are not compiled, and have no name. */
+int ox_runs(ox_tier tier) { return ox_tier_name(tier) && machine_runs(tier); }
 
 ox_tier ox_detect_tier(void)
 {
-    int tier = (int)machine_tier();
-    while (tier > OX_TIER_SCALAR && !ox_tier_name((ox_tier)tier)) /* those of other machines are not compiled */
+    int tier = (int)OX_N_TIERS - 1;
+    while (!ox_runs((ox_tier)tier))
         tier--;
     return (ox_tier)tier;
 }

@@ -15,6 +15,9 @@ static const char *const names[OX_N_TIERS] = {
 #ifdef OX_HAVE_AVX2
     [OX_TIER_AVX2] = "avx2",
 #endif
+#ifdef OX_HAVE_AVX_VNNI
+    [OX_TIER_AVX_VNNI] = "avx_vnni",
+#endif
 #ifdef OX_HAVE_AVX512
     [OX_TIER_AVX512] = "avx512",
 #endif
@@ -23,6 +26,9 @@ static const char *const names[OX_N_TIERS] = {
 #endif
 #ifdef OX_HAVE_NEON_DOT
     [OX_TIER_NEON_DOT] = "neon_dot",
+#endif
+#ifdef OX_HAVE_NEON_I8MM
+    [OX_TIER_NEON_I8MM] = "neon_i8mm",
 #endif
 };
 const char *ox_tier_name(ox_tier tier) { return names[tier]; }
@@ -51,8 +57,14 @@ const ox_kernels *ox_table(ox_tier tier)
             ox_avx512_bf16_init(t);
         break;
 #endif
+#ifdef OX_HAVE_AVX_VNNI
+    case OX_TIER_AVX_VNNI: ox_avx2_init(t); ox_avx_vnni_init(t); break;
+#endif
 #ifdef OX_HAVE_AVX2
     case OX_TIER_AVX2: ox_avx2_init(t); break;
+#endif
+#ifdef OX_HAVE_NEON_I8MM
+    case OX_TIER_NEON_I8MM: ox_neon_init(t); ox_neon_i8mm_init(t); break;
 #endif
 #ifdef OX_HAVE_NEON_DOT
     case OX_TIER_NEON_DOT: ox_neon_init(t); ox_neon_dot_init(t); break;

@@ -16,9 +16,11 @@ void ox_avx2_pack_words(ox_kernels *t);
     void ox_##tier##_gemm_grid(ox_kernels *t);   \
     void ox_##tier##_gemm_float(ox_kernels *t);
 OX_TIER_PARTS(avx2)
+OX_TIER_PARTS(avx_vnni)
 OX_TIER_PARTS(avx512)
 OX_TIER_PARTS(neon)
 OX_TIER_PARTS(neon_dot)
+OX_TIER_PARTS(neon_i8mm)
 
 /* What some CPUs of a tier have beyond it: slots that are NULL on the others. */
 void ox_avx512_bf16_init(ox_kernels *t);

@@ -34,7 +34,11 @@ typedef struct ox_format_info {
 extern const ox_format_info ox_formats[];
 extern const int ox_n_formats;
 
-typedef enum ox_tier { OX_TIER_SCALAR, OX_TIER_AVX2, OX_TIER_AVX512, OX_TIER_NEON, OX_TIER_NEON_DOT, OX_N_TIERS } ox_tier;
+/* Of one machine, lowest first; a CPU that runs one need not run those below it (ox_runs). */
+typedef enum ox_tier {
+    OX_TIER_SCALAR, OX_TIER_AVX2, OX_TIER_AVX_VNNI, OX_TIER_AVX512, OX_TIER_NEON, OX_TIER_NEON_DOT, OX_TIER_NEON_I8MM,
+    OX_N_TIERS
+} ox_tier;
 
 /* One activation row as the integer kernels read it: k codes, then five arrays of k / 32 words:
  *   float   d    scale
@@ -297,7 +301,9 @@ typedef struct ox_kernels {
 
 /* tables[tier], each overlaying the one below; NULL for a tier that was not compiled. */
 const ox_kernels *ox_table(ox_tier tier);
-/* The highest tier that was compiled and that CPU and operating system can run. */
+/* Whether a tier was compiled, and CPU and operating system can run it. */
+int ox_runs(ox_tier tier);
+/* The highest one of those. */
 ox_tier ox_detect_tier(void);
 const char *ox_tier_name(ox_tier tier);
 const char *ox_compiler(void);

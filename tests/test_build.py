@@ -86,6 +86,30 @@ def test_the_check_sees_avx(build, tmp_path):
     assert len(avx_in(instructions(compile_c(source, [*build.COMMON, "-O1", *flags], tmp_path / "avx2.o")))) > 100
 
 
+@pytest.mark.long
+@x86_only
+def test_byte_products_of_avx_vnni_are_in_its_folder_alone_and_need_no_avx512(build, tmp_path):
+    if "avx_vnni" not in _table.compiled_tiers():
+        pytest.skip("the compiler doesn't know AVX-VNNI")
+    flags, found = dict(build.kernel_sources()), {}
+    for tier in ("avx2", "avx_vnni"):
+        source = f"csrc/{tier}/gemm_grid.c"
+        text = instructions(compile_c(source, [*build.COMMON, "-O1", *flags[source]], tmp_path / f"{tier}.o"))
+        found[tier] = text.count("vpdpbusd"), text.count("vpmaddubsw")
+        assert re.findall(r"%zmm|%k[0-7]|%[xy]mm(?:1[6-9]|[23]\d)|{evex}", text) == []
+    assert found["avx2"][0] == found["avx_vnni"][1] == 0
+    assert min(found["avx2"][1], found["avx_vnni"][0]) > 100
+
+
+def test_a_compiler_without_a_tiers_instructions_leaves_it_out(build, tmp_path):
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\ncase $* in *avx*vnni* | *i8mm*) exit 1 ;; esac\n")
+    compiler.chmod(0o755)
+    left = [tier for tier in build.compiled_tiers() if tier not in ("avx_vnni", "avx512", "avx512_bf16", "neon_i8mm")]
+    assert build.understood([str(compiler), "-c"]) == left
+    assert {Path(s).parent.name for s, _ in build.kernel_sources(tiers=left)} == {"csrc", "scalar", *left}
+
+
 @pytest.mark.sweep(9)
 @x86_only
 @pytest.mark.parametrize("path", EXTENSIONS, ids=lambda p: p.name.split(".")[0])

@@ -1,11 +1,17 @@
-/* The vector vocabulary of the generic bodies, in 256 bits: AVX2, FMA and F16C. */
+/* The vector vocabulary of the generic bodies, in 256 bits: AVX2, FMA and F16C. The tier above includes it
+ * too, compiled with AVX-VNNI (csrc/avx_vnni). */
 #include <immintrin.h>
 #include <stdint.h>
 
 #define VL 8  /* floats in a vector */
 #define VB 32 /* bytes in a vector */
 #define NV 2  /* vectors in a panel of 16 rows */
+/* Without AVX-VNNI, products of bytes are added in 16 bits first. */
+#ifdef __AVXVNNI__
+#define DOT_TOKENS 8 /* sums in flight: a product takes four or five cycles */
+#else
 #define DOT_IS_7_BIT 1
+#endif
 /* Register blocking, for 16 registers. */
 #define FLOAT_TILE 6
 #define FLOAT_PANELS 1
@@ -84,6 +90,10 @@ V vi vi_shr(vi a, int n) { return _mm256_srli_epi32(a, n); } /* zeros come in */
 V vi vi_from_u16(const uint16_t *p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)); }
 V vi vi_from_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 V vi vi_from_i8(const int8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+#ifdef __AVXVNNI__
+/* s + four products of unsigned bytes of w with signed bytes of x, in each lane. */
+V vi vi_dot(vi s, vb w, vb x) { return _mm256_dpbusd_avx_epi32(s, w, x); }
+#else
 /* s + four products of unsigned bytes of w (below 128, else pairs saturate) with signed bytes of x, in each lane. */
 V vi vi_dot(vi s, vb w, vb x)
 {
@@ -146,6 +156,7 @@ V void vi_dots_signed(vi *s, const vb *w, const uint8_t *const *x, int64_t at, i
         }
     }
 }
+#endif
 V vb vb_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 V vb vb_set1(char x) { return _mm256_set1_epi8(x); }
 V vb vb_set4(const uint8_t *p) { return _mm256_set1_epi32(*(const int32_t *)p); }

@@ -191,7 +191,7 @@ INLINE void strip_q8(const q8_format f, const uint8_t *panel, int half, const q8
  * copy of the body: it takes the compiler long, and sums that wait in memory for a strip cost less than a hundredth. */
 INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, const int T)
 {
-    q8_tile x = {{0}, a->k, a->k / OX_CHUNK};
+    q8_tile x = {.k = a->k, .nb = a->k / OX_CHUNK};
     UNROLL for (int t = 0; t < T; t++)
         x.x[t] = x_of(a, t0 + t);
     const uint8_t *panel = a->w;
@@ -215,10 +215,14 @@ INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, const 
 INLINE void add_steps(const q8_form f, const chunk *c, int n, const q8_tile *x, int64_t i, const int T, vf *acc)
 {
     vf sum[TILE];
+#ifdef HAVE_PAIRS
+    const q8_tile own = paired_tile(x);
+    x = &own;
+#endif
     UNROLL for (int t = 0; t < T; t++)
         sum[t] = acc[t];
     for (int j = 0; j < n; j++)
-        add_chunk(f, c + j, x, i + j, T, sum);
+        add_chunk(GROUP_FORM(f), c + j, x, i + j, T, sum);
     UNROLL for (int t = 0; t < T; t++)
         acc[t] = sum[t];
 }
@@ -233,10 +237,31 @@ INLINE void unpack_steps(const q8_format f, const uint8_t *panel, int64_t i, int
             if (half == 0)
                 fetch(f, block, j % f.chunks);
             f.unpack(block, j % f.chunks, half, c + j);
+#ifdef HAVE_PAIRS
+            pair_rows(c[j].w, offset_of(f.form));
+#endif
         }
 }
 
 typedef void add_group_fn(const chunk *c, int64_t n, const q8_tile *x, int64_t i, int64_t n_tokens, vf *acc);
+
+/* Chunks i to i + steps - 1 of a panel for a group, each half from memory. */
+INLINE void add_panel(const q8_format f, const uint8_t *panel, const q8_tile *x, int64_t i, int64_t steps, int64_t n,
+                      add_group_fn *add_group, vf (*acc)[GROUP])
+{
+    for (int half = 0; half < NV; half++) {
+        chunk c[STEP];
+        unpack_steps(f, panel, i, steps, half, c);
+        add_group(c, steps, x, i, n, acc[half]);
+    }
+}
+
+/* Panels that a group is taken through together: as many as pay for its pairs. */
+#ifdef HAVE_PAIRS
+#define GROUP_PANELS 4
+#else
+#define GROUP_PANELS 1
+#endif
 
 /* Up to GROUP tokens against all panels, each step from memory. */
 INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_t n, add_group_fn *add_group)
@@ -247,19 +272,27 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
         x[t / TILE].nb = a->k / OX_CHUNK;
         x[t / TILE].x[t % TILE] = x_of(a, t0 + t);
     }
+#ifdef HAVE_PAIRS
+    uint8_t pairs[GROUP / TILE][PAIR_BYTES];
+    for (int64_t t = 0; t < n; t += TILE)
+        x[t / TILE].pairs = pairs[t / TILE];
+#endif
     const uint8_t *panel = a->w;
-    for (int64_t row = 0; row < a->n_rows; row += 16, panel += a->panel_bytes) {
-        vf acc[NV][GROUP];
-        for (int64_t j = 0; j < NV * n; j++)
-            acc[j / n][j % n] = vf_zero();
-        for (int64_t i = 0, nb = a->k / OX_CHUNK; i < nb; i += STEP)
-            for (int half = 0; half < NV; half++) {
-                chunk c[STEP];
-                int64_t steps = nb - i < STEP ? nb - i : STEP;
-                unpack_steps(f, panel, i, steps, half, c);
-                add_group(c, steps, x, i, n, acc[half]);
-            }
-        store_panel(a, t0, n, row, GROUP, acc[0]);
+    for (int64_t row = 0; row < a->n_rows; row += 16 * GROUP_PANELS, panel += GROUP_PANELS * a->panel_bytes) {
+        const int64_t left = (a->n_rows - row + 15) / 16, panels = left < GROUP_PANELS ? left : GROUP_PANELS;
+        vf acc[GROUP_PANELS][NV][GROUP];
+        for (int64_t j = 0; j < panels * NV * n; j++)
+            acc[j / (NV * n)][j / n % NV][j % n] = vf_zero();
+        for (int64_t i = 0, nb = a->k / OX_CHUNK; i < nb; i += STEP) {
+            const int64_t steps = nb - i < STEP ? nb - i : STEP;
+#ifdef HAVE_PAIRS
+            pair_tokens(x, n, i, steps);
+#endif
+            for (int64_t p = 0; p < panels; p++)
+                add_panel(f, panel + (size_t)p * a->panel_bytes, x, i, steps, n, add_group, acc[p]);
+        }
+        for (int64_t p = 0; p < panels; p++)
+            store_panel(a, t0, n, row + 16 * p, GROUP, acc[p][0]);
     }
 }
 
@@ -308,9 +341,8 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
     }
 
 /* When a chunk's vectors stay in registers: always, where they are quickly unpacked again for the next tile; for one tile
- * only; never, where unpacking costs more than the products of a tile, so that one copy of it should do. */
-#define GEMM_ALWAYS(name, ...) \
-    TILES_Q8(name, __VA_ARGS__) static void gemm_##name(const ox_gemm_args *a) { tiles_##name(a); }
+ * only; never, where unpacking costs more than the products of a tile, so that one copy of it should do. Pairs are made
+ * from memory. */
 #define GEMM_NEVER(name, ...) \
     GROUPS_Q8(name, __VA_ARGS__) static void gemm_##name(const ox_gemm_args *a) { groups_##name(a); }
 #define GEMM_ONE_TILE(name, ...)                      \
@@ -323,6 +355,12 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
         else                                          \
             groups_##name(a);                         \
     }
+#ifdef HAVE_PAIRS
+#define GEMM_ALWAYS GEMM_ONE_TILE
+#else
+#define GEMM_ALWAYS(name, ...) \
+    TILES_Q8(name, __VA_ARGS__) static void gemm_##name(const ox_gemm_args *a) { tiles_##name(a); }
+#endif
 
 /* The product of a format: its packed block, chunks in one, form, and when they stay in registers. */
 #define GEMM_Q8(name, block, chunks, form, when) GEMM_##when(name, unpack_##name, sizeof(ox_##block##x16), chunks, form)

@@ -5,21 +5,44 @@
 #define GROUP 64
 #define STEP 8 /* chunks that are unpacked at a time for a group */
 
-typedef struct { const uint8_t *x[TILE]; int64_t k, nb; } q8_tile;
+typedef struct {
+    const uint8_t *x[TILE];
+    int64_t k, nb;
+#ifdef HAVE_PAIRS
+    uint8_t *pairs; /* codes as q8_pairs.h has them */
+    int paired;     /* whether those are multiplied, not x */
+#endif
+} q8_tile;
 
 /* 32 columns: codes, and what the form of a format (below) says of scales. */
 typedef struct { vb w[8]; vf scale, second; vi s[2], m[2]; } chunk;
+
+#ifdef HAVE_PAIRS
+#include "q8_pairs.h"
+#endif
 
 /* Sums over vectors from..to-1 for T tokens, DOT_TOKENS of them abreast: a sum waits for its last product, which takes
  * several cycles where one instruction multiplies and adds. The order in which integers are added is free. */
 INLINE void dot_chunk(const chunk *c, int from, int to, const q8_tile *x, int64_t i, const int T, vi *s)
 {
+#ifdef HAVE_PAIRS
+    if (x->paired) {
+        dot_pairs(c, from, to, x, i, T, s);
+        return;
+    }
+#endif
+#ifdef HAVE_QUADS
+    UNROLL for (int v = from; v < to; v += 4)
+        UNROLL for (int t = 0; t < T; t++)
+            s[t] = vi_dot_quad(s[t], c->w + v, x->x[t] + 32 * i + 4 * v);
+#else
     UNROLL for (int t0 = 0; t0 < T; t0 += DOT_TOKENS) {
         const int t1 = t0 + DOT_TOKENS < T ? t0 + DOT_TOKENS : T;
         UNROLL for (int v = from; v < to; v++)
             UNROLL for (int t = t0; t < t1; t++)
                 s[t] = vi_dot(s[t], c->w[v], vb_set4(x->x[t] + 32 * i + 4 * v));
     }
+#endif
 }
 
 /* Word i of array `n` of the five that stand behind the codes of token t. */
@@ -67,6 +90,8 @@ INLINE void add_bytes(const chunk *c, const q8_tile *x, int64_t i, const int T, 
     vi s[TILE];
 #ifdef HAVE_DOTS
     vi_dots_signed(s, c->w, x->x, 32 * i, 8, T);
+#elif defined(HAVE_QUADS) /* of signed bytes */
+    dot_offset(c, 0, 8, 2, 8, NO_OFFSET, x, i, T, s);
 #else
     UNROLL for (int t = 0; t < T; t++) {
         s[t] = vi_zero();
@@ -162,3 +187,12 @@ INLINE void add_chunk(const q8_form f, const chunk *c, const q8_tile *x, int64_t
     case ADD_FLOAT_HALVES: add_float_halves(c, f.bits, f.shift, x, i, T, acc); break;
     }
 }
+
+/* The form of a group's codes: where they are paired, offsets were taken off them. */
+#ifdef HAVE_PAIRS
+INLINE int has_offset(const q8_form f) { return f.add == ADD_OFFSET || f.add == ADD_HALVES || f.add == ADD_FLOAT_HALVES; }
+INLINE int offset_of(const q8_form f) { return has_offset(f) ? 1 << f.shift : 0; }
+#define GROUP_FORM(f) ((q8_form){f.add, f.bits, has_offset(f) ? NO_OFFSET : f.shift})
+#else
+#define GROUP_FORM(f) f
+#endif

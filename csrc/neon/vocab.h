@@ -98,6 +98,18 @@ V vi vi_dot_signed(vi s, vb w, vb x)
     return vpadalq_s16(s, vpaddq_s16(low, high));
 #endif
 }
+#ifdef __ARM_FEATURE_DOTPROD
+/* The same of four vectors of w with 16 bytes, which are loaded once: vector v with bytes 4v to 4v + 3. */
+#define HAVE_QUADS 1
+V vi vi_dot_quad(vi s, const vb *w, const uint8_t *p)
+{
+    int8x16_t x = vreinterpretq_s8_u8(vld1q_u8(p));
+    s = vdotq_laneq_s32(s, vreinterpretq_s8_u8(w[0]), x, 0);
+    s = vdotq_laneq_s32(s, vreinterpretq_s8_u8(w[1]), x, 1);
+    s = vdotq_laneq_s32(s, vreinterpretq_s8_u8(w[2]), x, 2);
+    return vdotq_laneq_s32(s, vreinterpretq_s8_u8(w[3]), x, 3);
+}
+#endif
 /* The same for unsigned w below 128. */
 V vi vi_dot(vi s, vb w, vb x) { return vi_dot_signed(s, w, x); }
 V vb vb_load(const uint8_t *p) { return vld1q_u8(p); }
@@ -130,6 +142,27 @@ V vb vb_lookup_16(const uint16_t *table, int bits, vb i)
 }
 /* `yes` in the bytes of which `test` has the one bit that `bit` has there, `no` in the others. */
 V vb vb_choose(vb test, vb bit, vb yes, vb no) { return vbslq_u8(vtstq_u8(test, bit), yes, no); }
+#ifdef __ARM_FEATURE_MATMUL_INT8
+/* s + products of 2 x 8 signed bytes of w and of x: w0 x0, w0 x1, w1 x0, w1 x1. */
+#define HAVE_PAIRS 1
+V vi vi_dot_pairs(vi s, vb w, vb x) { return vmmlaq_s32(s, vreinterpretq_s8_u8(w), vreinterpretq_s8_u8(x)); }
+/* Rows 0 to 3 of x`odd` from such sums of rows 0 and 1 and of rows 2 and 3. */
+V vi vi_of_pairs(vi low, vi high, int odd) { return odd ? vuzp2q_s32(low, high) : vuzp1q_s32(low, high); }
+/* The first and the last eight bytes of a and b side by side. */
+V void vb_pair(vb a, vb b, uint8_t *first, uint8_t *last)
+{
+    uint64x2_t x = vreinterpretq_u64_u8(a), y = vreinterpretq_u64_u8(b);
+    vst1q_u8(first, vreinterpretq_u8_u64(vzip1q_u64(x, y)));
+    vst1q_u8(last, vreinterpretq_u8_u64(vzip2q_u64(x, y)));
+}
+/* Words of a and b by turns. */
+V void vb_pair_words(vb a, vb b, vb *w)
+{
+    uint32x4_t x = vreinterpretq_u32_u8(a), y = vreinterpretq_u32_u8(b);
+    w[0] = vreinterpretq_u8_u32(vzip1q_u32(x, y));
+    w[1] = vreinterpretq_u8_u32(vzip2q_u32(x, y));
+}
+#endif
 V vb vb_sub(vb a, vb b) { return vsubq_u8(a, b); }
 /* Shifts of 16-bit units: bits cross from one byte to its neighbour, callers mask them off. */
 V vb vb_shr(vb a, int n) { return U8(U16(a) >> vdupq_n_u16((uint16_t)n)); }

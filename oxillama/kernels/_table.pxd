@@ -14,7 +14,7 @@ cdef extern from "ox_kernels.h" nogil:
     const int ox_n_formats
 
     ctypedef enum ox_tier:
-        OX_TIER_SCALAR, OX_TIER_AVX2, OX_TIER_AVX512, OX_TIER_NEON, OX_TIER_NEON_DOT, OX_N_TIERS
+        OX_TIER_SCALAR, OX_N_TIERS
 
     size_t ox_q8_row_bytes(size_t k)
     size_t ox_bf16_row_bytes(size_t k)
@@ -198,6 +198,7 @@ cdef extern from "ox_kernels.h" nogil:
 
     const ox_kernels *ox_table(ox_tier tier)
     ox_tier ox_detect_tier()
+    int ox_runs(ox_tier tier)
     const char *ox_tier_name(ox_tier tier)
     const char *ox_compiler()
 

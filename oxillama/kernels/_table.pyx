@@ -69,8 +69,7 @@ def compiled_tiers():
 
 def usable_tiers():
     """Names of the compiled tiers that this machine can run, lowest first."""
-    names = compiled_tiers()
-    return names[:names.index(detected_tier()) + 1]
+    return tuple(ox_tier_name(<ox_tier>i).decode() for i in range(OX_N_TIERS) if ox_runs(<ox_tier>i))
 
 
 def detected_tier():

@@ -40,9 +40,12 @@ def run(driver, cpu, first_tier):
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.parametrize(("cpu", "tiers"), [("cortex-a57", ["neon"]), ("max", ["scalar", "neon", "neon_dot"])])
+@pytest.mark.parametrize(
+    ("cpu", "tiers"),
+    [("cortex-a57", ["neon"]), ("neoverse-n1", ["neon_dot"]), ("max", ["scalar", "neon", "neon_dot", "neon_i8mm"])],
+)
 def test_every_slot_of_every_tier(objects, tmp_path, cpu, tiers):
-    """A Cortex-A57 is of the base architecture; the other CPU has everything."""
+    """A Cortex-A57 is of the base architecture, a Neoverse N1 has dot products; the third CPU has everything."""
     done = run(checkasm.link(objects, tmp_path / "checkasm", MACHINE, []), cpu, tiers[0])
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == tiers

@@ -267,6 +267,17 @@ def test_gemm_against_float64(tier, type):
     assert np.abs(gemm(tier, type, rows, x, n_out) - expected).max() <= bound
 
 
+@pytest.mark.sweep(9)
+@pytest.mark.parametrize("type", INTEGER)
+def test_integer_products_are_the_same_bits_on_every_vector_tier(type):
+    """Sums of integers are exact, and what follows is the same operations of floats for each chunk of 32 columns."""
+    k = 3 * max(next(v for _, n, v, _ in _table.formats() if n == type), 32)
+    rows, x = blocks(type, 37, k), floats(11, 13, k)
+    for n in (1, 2, 7, 13):
+        first, *others = (gemm(tier, type, rows, x[:n], 37) for tier in TIERS)
+        assert all((other == first).all() for other in others)
+
+
 @pytest.mark.parametrize(("tier", "type"), PRODUCTS)
 def test_gemm_row_does_not_depend_on_its_company(tier, type):
     """One row, any number of rows, gathered rows, an offset panel: equal bits."""

@@ -140,10 +140,10 @@ int main(int n_args, char **args)
     signal(SIGSEGV, crashed);
     signal(SIGBUS, crashed);
     signal(SIGILL, crashed);
-    for (int tier = 0; tier <= (int)ox_detect_tier(); tier++) {
+    for (int tier = 0; tier < OX_N_TIERS; tier++) {
+        if (!ox_runs((ox_tier)tier))
+            continue;
         const ox_kernels *t = ox_table((ox_tier)tier);
-        if (!t)
-            continue; /* a tier of other machines */
         started = started || strcmp(args[1], t->name) == 0;
         if (!started)
             continue;
