@@ -46,7 +46,7 @@ def ratios(work: Callable[[], object], other: Callable[[], object]) -> str:
 
 
 def idle(work: Callable[[], object]) -> float:
-    """Cores that the process uses in half a second after some work, while nobody asks for anything."""
+    """Cores that the process uses in half a second after some work, while its main thread sleeps."""
     work()
     clock, cpu = cost(lambda: time.sleep(0.5))
     return cpu / clock

@@ -34,7 +34,7 @@ def in_source_package(path: Path) -> set[str]:
 
 def in_wheel(path: Path) -> set[str]:
     with zipfile.ZipFile(path) as archive:
-        return set(archive.namelist())
+        return {name for name in archive.namelist() if not name.endswith("/")}  # auditwheel lists folders, too
 
 
 def wrong_in_wheel(names: set[str], tree: Path) -> list[str]:

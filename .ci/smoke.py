@@ -1,13 +1,16 @@
 """Smoke test of an installed package: python .ci/smoke.py [each-tier]
 
-Greedy text, logits that don't depend on how they were computed, a batch and a JSON schema, on the CPU tier in use, or
-on each that this machine has.
+Greedy text, logits that don't depend on how they were computed, a batch, a JSON schema, and threads that sleep while
+the process waits, on the CPU tier in use, or on each that this machine has.
 """
 
 import json
 import os
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import numpy as np
 
@@ -31,7 +34,17 @@ def smoke() -> str:
         schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
         written = two.generate("A number: ", json_schema=schema, max_tokens=60)
         assert isinstance(json.loads(written.text)["n"], int), written
+    assert min(spinning() for _ in range(3)) == 0, "idle threads don't sleep"
     return alone[0]
+
+
+def spinning() -> int:
+    """Threads that still run, or want to, soon after threads were used to rearrange weights: they should sleep."""
+    with ox.load(num_threads=2):
+        time.sleep(0.05)
+        own = threading.get_native_id()
+        others = (f for f in Path("/proc/self/task").glob("*/stat") if f.parent.name != str(own))
+        return sum(f.read_text().rpartition(")")[2].split()[0] == "R" for f in others)
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ TEXT, TOKENS = "Once upon a time", 16
 MOST_THROTTLED, MOST_STALLED = 0.1, 0.1
 LEAST_AVAILABLE = GIB
 MOST_SECONDS = 60
-MOST_SPINS = 1000  # of an idle thread before it sleeps: microseconds
+MOST_SPINS = {"GOMP_SPINCOUNT": 1000, "KMP_BLOCKTIME": 0}  # before an idle thread sleeps: some ten microseconds
 # Where a limit hurts: name -> (the least that does no harm, what it bounds, its flag of the shell's ulimit).
 HARMLESS: dict[str, tuple[int, str, str]] = {
     "RLIMIT_AS": (1 << 46, "address space, of which a mapped model and the KV cache reserve more than they use", "-v"),
@@ -152,7 +152,7 @@ def openmp(root: str | Path = "/") -> Finding:
     said = f"{', '.join(Path(path).name for path in libraries) or 'no library found'}; idle spins {spins}"
     change = ""
     variable, _, value = spins.partition("=")
-    short = value.lower() == "passive" or (value.isdecimal() and int(value) <= MOST_SPINS)
+    short = value.lower() == "passive" or (value.isdecimal() and int(value) <= MOST_SPINS.get(variable, 0))
     if value and not short:
         change = f"unset {variable}, unless every core is idle otherwise: waiting threads burn cores"
     elif len(libraries) > 1:

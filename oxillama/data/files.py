@@ -19,7 +19,7 @@ from oxillama.data.frames import ArrowFrame, check_columns
 from oxillama.errors import ConfigError
 from oxillama.gguf.output import atomic_file
 
-__all__ = ["SUFFIXES", "SameFile", "TableFile", "check_output", "open_table", "write_table"]
+__all__ = ["SUFFIXES", "SameFile", "TableFile", "check_output", "open_table", "read_object", "write_table"]
 
 SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
 ROWS = 4096  # of a batch of a Parquet file
@@ -231,12 +231,7 @@ class JsonTable(TextTable):
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise ConfigError(f"{self.path}: line {number} is no JSON: {error}") from None
-                if not isinstance(row, dict):
-                    raise ConfigError(f"{self.path}: line {number} must be an object, not {type(row).__name__}")
+                row = read_object(f"{self.path}: line {number}", line)
                 if line.count(b"[") + line.count(b"{") > DEEPEST and is_deep(row):
                     raise ConfigError(f"{self.path}: line {number} is nested more than {DEEPEST} deep")
                 yield row
@@ -248,6 +243,17 @@ class JsonTable(TextTable):
             yield pa.Table.from_pylist(rows)
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
             raise ConfigError(f"{self.path}: its columns have no one type each ({error}): write .jsonl") from None
+
+
+def read_object(place: str, line: bytes) -> Row:
+    """The JSON object of a line. Raises ConfigError, which names the place, for anything else."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{place} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{place} must be an object, not {type(found).__name__}")
+    return found
 
 
 def is_deep(value: Any) -> bool:

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oxillama.data.files import SameFile
+from oxillama.data.files import SameFile, read_object
 from oxillama.data.identity import identity_of
 from oxillama.data.journal import Journal, digest_of, json_bytes
 from oxillama.data.progress import Progress, Rows
@@ -72,12 +72,7 @@ def read_requests(source: SameFile) -> Iterator[Request]:
 
 
 def _read(place: str, line: bytes) -> Request:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{place} is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{place} must be an object with {', '.join(FIELDS)}")
+    found = read_object(place, line)
     for name, kind in FIELDS.items():
         if not isinstance(found.get(name), kind):
             raise ConfigError(f"{place}: {name} must be {'an object' if kind is dict else 'a text'}")

@@ -7,6 +7,7 @@ Whatever goes wrong in a tool is text for the model, not an exception for the pr
 """
 
 import argparse
+import sys
 from typing import Any
 
 import oxillama as ox
@@ -72,4 +73,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ox.OxiLlamaError, OSError) as error:  # a file that is missing, or no model
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -42,6 +42,23 @@ def extract(engine: ox.Engine, texts: Iterable[str]) -> Iterator[dict[str, objec
             yield json.loads(result.text)
 
 
+def read_rows(path: str, column: str) -> tuple[list[str], list[dict[str, str]]]:
+    """Names of the columns, and the rows. Raises ConfigError for a file that isn't such a table; OSError."""
+    with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark before the header
+        reader = csv.DictReader(file, restval="")
+        try:
+            names, rows = list(reader.fieldnames or []), list(reader)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ox.ConfigError(f"{path}: line {reader.line_num + 1} can't be read: {error}") from None
+    if column not in names:
+        raise ox.ConfigError(f"{path} has no column {column!r}: its header is {names}; --column names another one")
+    if taken := [name for name in names if name in COLUMNS or names.count(name) > 1]:
+        raise ox.ConfigError(f"{path}: the column {taken[0]!r} would be there twice: rename it")
+    if long := [i for i, row in enumerate(rows, 1) if None in row]:
+        raise ox.ConfigError(f"{path}: row {long[0]} has more fields than the header")
+    return names, rows
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="values from a CSV file's column of text")
     parser.add_argument("input", nargs="?", help="CSV with a header; without it, three sample reviews")
@@ -49,13 +66,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--column", default="text")
     parser.add_argument("-m", "--model", help="GGUF file; without it, the small model that ships")
     a = parser.parse_args(arguments)
-    rows: list[dict[str, str]] = [{a.column: text} for text in SAMPLE]
+    names, rows = [a.column], [{a.column: text} for text in SAMPLE]
     if a.input:
-        with open(a.input, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        names, rows = read_rows(a.input, a.column)
     target = open(a.output, "w", newline="", encoding="utf-8") if a.output else sys.stdout  # noqa: SIM115
     with ox.load(a.model) as engine:
-        writer = csv.DictWriter(target, [*rows[0], *COLUMNS], restval="")
+        writer = csv.DictWriter(target, [*names, *COLUMNS], restval="")
         writer.writeheader()
         for row, values in zip(rows, extract(engine, (row[a.column] for row in rows)), strict=True):
             writer.writerow({**row, **values})

@@ -8,6 +8,7 @@ model, and one of another model is refused, so that a folder of them can't misle
 
 import argparse
 import hashlib
+import sys
 from pathlib import Path
 
 import oxillama as ox
@@ -62,4 +63,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ox.OxiLlamaError, OSError) as error:  # a file that is missing, or no model
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

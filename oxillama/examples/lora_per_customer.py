@@ -9,6 +9,7 @@ customers ask in the same steps.
 
 import argparse
 import asyncio
+import sys
 from collections import OrderedDict
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class Customers:
         self.loaded: OrderedDict[str, None] = OrderedDict()
 
     def adapter(self, customer: str) -> str:
-        """The name under which the engine has a customer's adapter. Raises KeyError for an unknown customer."""
+        """The name under which the engine has a customer's adapter. Raises ConfigError for an unknown customer."""
         if customer not in self.loaded:
             self.engine.load_lora(customer, self._path(customer))
             if len(self.loaded) >= self.most:
@@ -36,6 +37,8 @@ class Customers:
     def _path(self, customer: str) -> Path:
         """Looked up among the files that are there: a name from outside never becomes a path."""
         found = {path.stem if path.suffix == ".gguf" else path.name: path for path in self.folder.iterdir()}
+        if customer not in found:
+            raise ox.ConfigError(f"there is no adapter of {customer!r} in {self.folder}")
         return found[customer]
 
 
@@ -55,7 +58,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("asked", nargs="+", metavar="CUSTOMER=PROMPT")
     parser.add_argument("-m", "--model", help="GGUF file of the adapters' model; without it, the one that ships")
     a = parser.parse_args(arguments)
-    asked = [(customer, prompt) for customer, _, prompt in (pair.partition("=") for pair in a.asked)]
+    pairs = [pair.partition("=") for pair in a.asked]
+    if wrong := [pair for pair, (_, equals, _) in zip(a.asked, pairs, strict=True) if not equals]:
+        parser.error(f"{wrong[0]!r} must be CUSTOMER=PROMPT")
+    asked = [(customer, prompt) for customer, _, prompt in pairs]
     with ox.load(a.model) as engine:
         found = asyncio.run(answers(engine, Customers(engine, a.folder), asked))
         for (customer, _), completion in zip(asked, found, strict=True):
@@ -63,4 +69,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ox.OxiLlamaError, OSError) as error:  # a file that is missing, or no model
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -33,6 +33,14 @@ def passages(text: str, most: int = 600) -> list[str]:
     return found
 
 
+def read(file: Path) -> str:
+    """A text file. Raises ConfigError if it isn't one; OSError."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ox.ConfigError(f"{file} is no text: {error}") from None
+
+
 class Index:
     """Passages with their vectors."""
 
@@ -83,7 +91,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--embedder", help="GGUF file of an embedding model")
     parser.add_argument("--ranker", help="GGUF file of a reranker")
     a = parser.parse_args(arguments)
-    texts = [text for file in a.files for text in passages(file.read_text(encoding="utf-8"))] or SAMPLE
+    texts = [text for file in a.files for text in passages(read(file))]
+    if a.files and not texts:
+        raise ox.ConfigError("there is no text in these files")
+    texts = texts or SAMPLE
     engine = ox.load(a.model)
     embedder = ox.load(a.embedder) if a.embedder else engine
     near = Index(embedder, texts).nearest(a.question, n=20)

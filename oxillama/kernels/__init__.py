@@ -6,9 +6,11 @@ import sys
 from oxillama.kernels._spin import short_spins
 
 with short_spins() as _idle_spins:  # the first module that brings in the OpenMP library
-    from oxillama.kernels import rows as _rows  # noqa: F401
+    from oxillama.kernels import _threads
 
-from oxillama.kernels import _cores, _table, _threads
+    _threads.start_openmp()
+
+from oxillama.kernels import _cores, _table
 from oxillama.kernels.attention import flash_attention
 
 __all__ = ["config", "flash_attention", "show_config"]
@@ -26,7 +28,7 @@ def config() -> dict[str, object]:
         "formats": _table.kernel_formats(),
         "threads": 1 if single else threads.n,
         "threads_by": "1: this process was forked after inference" if single else str(threads),
-        "idle_spins": _idle_spins,
+        "idle_spins": _idle_spins[_threads.openmp_variable()],
         "machine": platform.machine(),
         "compiler": _table.compiler(),
         "python": sys.version.split()[0],

@@ -8,6 +8,18 @@ stuck, and with the same results, since no result depends on the number of threa
 import logging
 import os
 
+cdef extern from *:
+    """
+    #include <omp.h>
+    #ifdef __clang__
+    #define OX_LLVM_OPENMP 1
+    #else
+    #define OX_LLVM_OPENMP 0
+    #endif
+    """
+    const bint OX_LLVM_OPENMP
+    int omp_get_max_threads() nogil
+
 cdef int _started = 0
 cdef int _forked = 0
 
@@ -36,3 +48,13 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def single_threaded_after_fork():
     """Whether this process must compute with one thread, being forked from one whose threads had started."""
     return bool(_forked)
+
+
+def start_openmp():
+    """Have the OpenMP library read its environment now; LLVM's would do so at the first region. Starts no threads."""
+    omp_get_max_threads()
+
+
+def openmp_variable():
+    """The variable of the environment in which this build's OpenMP library finds how long idle threads spin."""
+    return "KMP_BLOCKTIME" if OX_LLVM_OPENMP else "GOMP_SPINCOUNT"

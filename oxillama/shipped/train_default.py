@@ -59,6 +59,21 @@ def make_optimizers(params: Params) -> list[torch.optim.Optimizer]:
     ]
 
 
+def set_rate(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
+    """The learning rate of the steps that follow."""
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        group["lr"] = rate
+
+
+def descend(loss: torch.Tensor, params: Params, optimizers: list[torch.optim.Optimizer]) -> None:
+    """One step of the optimisers against a loss, with gradients of norm 1 at most."""
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(params.values(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def train_step(
     params: Params, shape: Shape, optimizers: list[torch.optim.Optimizer], ids: torch.Tensor, mask: torch.Tensor
 ) -> float:
@@ -66,11 +81,7 @@ def train_step(
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden = forward(params, shape, ids[:, :-1])[mask[:, 1:]]
         loss = F.cross_entropy(logits(params, hidden), ids[:, 1:][mask[:, 1:]])
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(params.values(), 1.0)
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad()
+    descend(loss, params, optimizers)
     return float(loss.detach())
 
 
@@ -99,7 +110,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Train, report every 50 steps, and export."""
+    """Train, report every 25 steps, and export."""
     args = parse_arguments()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
@@ -116,8 +127,7 @@ def main() -> None:
     )
     for step in range(args.steps):
         ids, mask = next(batches)
-        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-            group["lr"] = learning_rate(step, args.steps, PEAK_RATE)
+        set_rate(optimizers, learning_rate(step, args.steps, PEAK_RATE))
         recent += train_step(params, shape, optimizers, torch.from_numpy(ids), torch.from_numpy(mask))
         done = step + 1
         if done % 25 == 0:

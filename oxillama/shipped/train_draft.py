@@ -40,7 +40,7 @@ from train_data import (
     single_batches,
     write_document,
 )
-from train_default import LONG_SHARE, TOKENS, learning_rate, make_optimizers
+from train_default import LONG_SHARE, TOKENS, descend, learning_rate, make_optimizers, set_rate
 from train_export import export_gguf
 from train_model import SHAPES, Params, Shape, forward, init_params, logits
 
@@ -136,11 +136,7 @@ def train_step(
             wanted = logits(teacher[0], forward(*teacher, ids[:, :-1])[mask[:, 1:]])
         found = logits(params, forward(params, shape, ids[:, :-1])[mask[:, 1:]])
         loss = distance(found, wanted)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(params.values(), 1.0)
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad()
+    descend(loss, params, optimizers)
     equal = (found.argmax(-1) == wanted.argmax(-1)).float().mean()
     return float(loss.detach()), float(equal)
 
@@ -175,8 +171,7 @@ def main() -> None:
     with oxillama.load(args.teacher, num_threads=args.threads) as engine:
         batches = make_batches(engine, args.seed, args.steps, shape.context)
         for step, (ids, mask) in enumerate(islice(batches, last)):
-            for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-                group["lr"] = learning_rate(step, args.steps, args.rate)
+            set_rate(optimizers, learning_rate(step, args.steps, args.rate))
             rows = torch.from_numpy(ids), torch.from_numpy(mask)
             recent += torch.tensor(train_step(params, shape, (weights, teacher_shape), optimizers, *rows))
             done = step + 1

@@ -220,7 +220,9 @@ def test_load_is_of_hardware_threads(root, monkeypatch):
 @pytest.mark.parametrize(
     ("spins", "told"),
     [("GOMP_SPINCOUNT=0", False), ("GOMP_SPINCOUNT=1000", False), ("GOMP_SPINCOUNT=1001", True),
-     ("GOMP_SPINCOUNT=infinity", True), ("OMP_WAIT_POLICY=PASSIVE", False), ("OMP_WAIT_POLICY=active", True)],
+     ("GOMP_SPINCOUNT=infinity", True), ("OMP_WAIT_POLICY=PASSIVE", False), ("OMP_WAIT_POLICY=active", True),
+     ("1000", False), ("0", False), ("KMP_BLOCKTIME=0", False), ("KMP_BLOCKTIME=1", True),
+     ("KMP_BLOCKTIME=infinite", True)],
 )  # fmt: skip
 def test_spins_that_are_long(root, monkeypatch, spins, told):
     monkeypatch.setattr(ox.kernels, "config", lambda: {"idle_spins": spins})

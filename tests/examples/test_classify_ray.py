@@ -14,31 +14,11 @@ pytestmark = [
 ]
 
 
-# Read by every process of the cluster when it starts: no token in the home folder, no report of its use.
-SETTINGS = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """Ray with two CPUs of this machine, unless this process is connected already."""
-    import ray
-
-    if ray.is_initialized():
-        yield ray
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in SETTINGS.items():
-            patch.setenv(name, value)
-        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
-        yield ray
-        ray.shutdown()
-
-
-def test_labels_are_those_of_the_engine(cluster, engine):
+def test_labels_are_those_of_the_engine(ray, engine):
     from oxillama.examples.classify_ray import LABELS, SAMPLE, classify
 
     texts = [*SAMPLE, "word " * 3000, None]
-    rows = cluster.data.from_items([{"id": i, "text": text} for i, text in enumerate(texts)])
+    rows = ray.data.from_items([{"id": i, "text": text} for i, text in enumerate(texts)])
     found = sorted(classify(rows, "text").take_all(), key=lambda row: row["id"])
     assert [row["text"] for row in found] == texts
     question = "Is this review good, bad or mixed? Answer with one word.\n\n"
@@ -51,12 +31,12 @@ def test_labels_are_those_of_the_engine(cluster, engine):
     assert "ContextOverflowError" in found[3]["label_error"]
 
 
-def test_it_reads_and_writes_files(cluster, tmp_path, capsys):
+def test_it_reads_and_writes_files(ray, tmp_path, capsys):
     from oxillama.examples import classify_ray
 
-    cluster.data.from_items([{"review": text} for text in classify_ray.SAMPLE]).write_parquet(str(tmp_path / "in"))
+    ray.data.from_items([{"review": text} for text in classify_ray.SAMPLE]).write_parquet(str(tmp_path / "in"))
     classify_ray.main([str(tmp_path / "in"), str(tmp_path / "out")])
-    rows = cluster.data.read_parquet(str(tmp_path / "out")).take_all()
+    rows = ray.data.read_parquet(str(tmp_path / "out")).take_all()
     assert sorted(row["review"] for row in rows) == sorted(classify_ray.SAMPLE)
     assert {row["label"] for row in rows} <= set(classify_ray.LABELS)
     classify_ray.main([])

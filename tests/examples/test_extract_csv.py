@@ -2,6 +2,9 @@
 
 import csv
 
+import pytest
+
+import oxillama as ox
 from oxillama.examples import extract_csv
 
 COLUMNS = ["id", "text", "product", "sentiment", "stars", "error"]
@@ -44,3 +47,37 @@ def test_without_a_file_there_are_sample_rows(capsys):
     extract_csv.main([])
     found = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [row["text"] for row in found] == extract_csv.SAMPLE
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "has no column 'text': its header is []"),
+        (b"id,review\n1,good\n", "has no column 'text': its header is ['id', 'review']; --column"),
+        (b"text,error\na,b\n", "the column 'error' would be there twice"),
+        (b"text,a,a\na,b,c\n", "the column 'a' would be there twice"),
+        (b"id,text\n1,a\n2,b,c\n", "row 2 has more fields than the header"),
+        (b"id,text\n1,\xff\n", "can't be read"),
+    ],
+)
+def test_a_file_that_is_no_such_table_is_refused(tmp_path, content, said):
+    """Before a model is loaded, and before the output is touched."""
+    (tmp_path / "in.csv").write_bytes(content)
+    (tmp_path / "out.csv").write_text("of an earlier run")
+    with pytest.raises(ox.ConfigError) as refused:
+        extract_csv.main([str(tmp_path / "in.csv"), str(tmp_path / "out.csv"), "-m", "nowhere.gguf"])
+    assert said in str(refused.value)
+    assert (tmp_path / "out.csv").read_text() == "of an earlier run"
+
+
+def test_a_header_alone_gives_a_header(tmp_path):
+    (tmp_path / "in.csv").write_bytes(b"\xef\xbb\xbfid,text\r\n")
+    extract_csv.main([str(tmp_path / "in.csv"), str(tmp_path / "out.csv")])
+    assert (tmp_path / "out.csv").read_text().strip() == ",".join(COLUMNS)
+
+
+def test_a_row_that_ends_early_has_an_empty_text(tmp_path):
+    (tmp_path / "in.csv").write_text("id,text\n1\n")
+    extract_csv.main([str(tmp_path / "in.csv"), str(tmp_path / "out.csv")])
+    (row,) = read(tmp_path / "out.csv")
+    assert (row["id"], row["text"], row["error"]) == ("1", "", "")

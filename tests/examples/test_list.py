@@ -30,7 +30,17 @@ def test_an_example_is_one_short_file_with_a_test_and_a_row_in_the_manual(name):
     assert f"[{name}.py]({name}.py)" in (FOLDER / "README.md").read_text()
 
 
-@pytest.mark.parametrize("arguments", [["rag", "-m", "/no/such.gguf"], ["extract_csv", "/no/such.csv"]])
+@pytest.mark.sweep(2)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["extract_csv", "/no/such.csv"],
+        ["agent", "-m", "/no/such.gguf"],
+        ["long_prompts", "/no/such.txt"],
+        ["lora_per_customer", "/no/such.folder", "acme=Write."],
+        ["rag", "-m", "/no/such.gguf"],
+    ],
+)
 def test_a_file_that_is_missing_is_one_line(arguments):
     name, *rest = arguments
     command = [sys.executable, "-m", f"oxillama.examples.{name}", *rest]

@@ -57,7 +57,7 @@ def test_the_adapter_that_was_used_last_stays(folder):
 def test_a_name_that_is_no_customer_never_becomes_a_path(folder, name):
     with ox.load() as engine:
         customers = Customers(engine, folder)
-        with pytest.raises(KeyError):
+        with pytest.raises(ox.ConfigError, match="there is no adapter of"):
             customers.adapter(name)
         assert list(engine.loras) == []
 
@@ -65,3 +65,9 @@ def test_a_name_that_is_no_customer_never_becomes_a_path(folder, name):
 def test_it_runs(folder, alone, capsys):
     lora_per_customer.main([str(folder), f"acme={PROMPT}", f"globex={PROMPT}"])
     assert capsys.readouterr().out == f"acme: {alone['acme']}\nglobex: {alone['globex']}\n"
+
+
+def test_a_request_without_a_prompt_is_refused(folder, capsys):
+    with pytest.raises(SystemExit):
+        lora_per_customer.main([str(folder), "acme"])
+    assert "'acme' must be CUSTOMER=PROMPT" in capsys.readouterr().err

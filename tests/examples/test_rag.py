@@ -1,6 +1,7 @@
 """Retrieval: the nearest passages by cosine, ranked by a classifier's scores or by likelihood, and an answer."""
 
 import numpy as np
+import pytest
 
 import oxillama as ox
 from oxillama.examples import rag
@@ -49,3 +50,10 @@ def test_it_answers_from_files(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert {"- A guarantee of two years.", "- " + ("A chair. " * 80).strip()} == set(lines[:2])
     assert lines[2].strip()
+
+
+@pytest.mark.parametrize(("content", "said"), [(b" \n\n ", "no text in these files"), (b"\xff", "is no text")])
+def test_files_without_text_are_not_answered_from_the_sample(tmp_path, content, said):
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(ox.ConfigError, match=said):
+        rag.main(["How long?", str(tmp_path / "a.txt")])
