@@ -175,8 +175,9 @@ class EngineCore:
         hidden: Plan = []
         for sequence, n in next_plan(self.runner, self.scheduler, self.pace.chunk):
             request: Request = sequence.handle
-            request.clock.n_beside = len(sequence.draft_tokens) + sequence.n_recompute
-            if not request.clock.started_at:
+            clock = request.clock
+            clock.n_beside = len(sequence.draft_tokens) + sequence.n_recompute
+            if not clock.started_at:
                 self._started(request, time.perf_counter())
             (hidden if request.want == "hidden" else logits).append((request, n))
         return logits, hidden

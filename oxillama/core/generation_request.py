@@ -16,7 +16,7 @@ from oxillama.core.draft_options import Speculation
 from oxillama.core.logprobs import LogprobRecorder
 from oxillama.core.options import StoppingCriterion, is_met
 from oxillama.core.request import Request, ResultQueue
-from oxillama.core.results import FinishReason, Usage, new_chunk
+from oxillama.core.results import FinishReason, Usage, new_chunk, new_usage
 from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence
 
@@ -101,9 +101,9 @@ class GenerationRequest(Request):
     """
 
     __slots__ = (
-        "_criteria", "_echo", "_kept_ids", "_last_text", "_least", "_limit", "_n_shown", "_stopped", "_stops", "_stream",
-        "_texts", "end_ids", "n_vocab", "number", "options", "reading", "sampler", "scores", "speculation",
-        "stop_reason", "want",
+        "_criteria", "_echo", "_kept_ids", "_last_text", "_least", "_limit", "_n_shown", "_stopped", "_stops",
+        "_stream", "_texts", "end_ids", "n_vocab", "number", "options", "reading", "sampler", "scores",
+        "speculation", "stop_reason", "want",
     )  # fmt: skip
 
     def __init__(
@@ -166,7 +166,7 @@ class GenerationRequest(Request):
         n_given = self.n_prompt - self.n_filling
         n_new = len(self.sequence.tokens) - self.n_prompt
         n_reasoning = 0 if self.reading is None else self.reading.n_reasoning
-        return Usage(n_given, n_new, min(self.sequence.n_cached or 0, n_given), n_reasoning)
+        return new_usage(n_given, n_new, min(self.sequence.n_cached or 0, n_given), n_reasoning)
 
     def progress(self) -> dict[str, Any]:
         """How far it has come, beside tokens and sampler, as plain data."""
@@ -215,12 +215,11 @@ class GenerationRequest(Request):
 
     def draw(self, row: NDArray[np.float32]) -> FinishReason | None:
         """The next token, from a row of logits; why the request is finished, or None."""
-        speculation = self.speculation
-        forced = None if self.reading is None else self.reading.forced()
-        if forced is not None:
+        speculation, sampler = self.speculation, self.sampler
+        if self.reading is not None and (forced := self.reading.forced()) is not None:
             token = forced if speculation is None else speculation.forced(forced)
         else:
-            token = self.sampler.sample(row) if speculation is None else speculation.choose(self.sampler, row)
+            token = sampler.sample(row) if speculation is None else speculation.choose(sampler, row)
         if not self.clock.first_at:
             self.clock.first_at = time.perf_counter()
         ends = token in self.end_ids
@@ -230,7 +229,7 @@ class GenerationRequest(Request):
                 if self.scores is not None:
                     self.scores.add_end(row, token)
                 return "stop"
-        self.sampler.memory.push(token)
+        sampler.memory.push(token)
         if self.scores is not None:
             self.scores.add(row, token)
         tokens = self.sequence.tokens

@@ -162,7 +162,7 @@ class Request:
     shares: whether `absorb` and `close` change more than the request. reported: whether its outbox knows of its end.
     """
 
-    # Read for each token: instances with more than 30 attributes would look each of them up in a dictionary of their own.
+    # Read for each token. With more than 30 attributes, and no slots, each instance has a whole dictionary of its own.
     __slots__ = (
         "__weakref__", "begin", "cancel_token", "clock", "failure", "finish_reason", "followers", "follows", "index",
         "keep_blocks", "loras", "n_filling", "n_prompt", "outbox", "outcome", "reported", "sequence", "thread",

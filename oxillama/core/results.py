@@ -152,8 +152,8 @@ class Chunk:
         return {"index": self.index, "delta": delta, "finish_reason": reason}
 
 
-# A chunk of the values of all fields: a stream has one for each token.
-new_chunk = SlotsMaker(Chunk)
+# Of the values of all fields: a stream has a chunk for each token, and each request the counts.
+new_chunk, new_usage = SlotsMaker(Chunk), SlotsMaker(Usage)
 
 
 @dataclass(frozen=True, slots=True)

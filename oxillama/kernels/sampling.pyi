@@ -2,7 +2,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 def described(value: object) -> str: ...
-
 def likeliest(logits: NDArray[np.float32]) -> int: ...
 
 class Candidates:

@@ -14,7 +14,8 @@ from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels._masks cimport apply_mask
 from oxillama.kernels._memory cimport freed, resized
 from oxillama.kernels._weights cimport (
-    BLOCK, Candidate, best_of, copy_logits, deviation, finite, highest, largest, lowest, place_at, radix_sort, total_mass, weight
+    BLOCK, Candidate, best_of, copy_logits, deviation, finite, highest, largest, lowest, place_at, radix_sort,
+    total_mass, weight
 )
 
 # Up to here the best k come from a heap in one pass; beyond, sorting everything by radix costs less.
