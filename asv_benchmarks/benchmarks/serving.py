@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import oxillama
 from oxillama import Scheduler, Sequence, SequencePool
@@ -68,7 +69,7 @@ class OutsideTheModel:
 
     def setup(self, n: int, asked: str) -> None:
         self.engine = oxillama.load(model_path(), num_threads=1)
-        self.core = self.engine.context.core
+        self.core = cast(Any, self.engine.context.core)
         self.clock = time.perf_counter if n <= 8 else time.thread_time
         self.model_seconds = 0.0
         self.steps: list[tuple[float, float]] = []  # seconds outside the model, and in it

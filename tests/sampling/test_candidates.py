@@ -309,7 +309,9 @@ def test_draws_from_a_long_row_reach_every_block_alike():
 def test_the_likeliest_is_what_candidates_choose(n):
     rng = np.random.default_rng(n)
     for _ in range(50):
-        row = rng.choice(np.array([-np.inf, -1.5, -0.0, 0.0, 0.5, 2.0], np.float32), n, p=[0.1, 0.2, 0.2, 0.2, 0.2, 0.1])
+        row = rng.choice(
+            np.array([-np.inf, -1.5, -0.0, 0.0, 0.5, 2.0], np.float32), n, p=[0.1, 0.2, 0.2, 0.2, 0.2, 0.1]
+        )
         row[rng.integers(n)] = rng.choice(np.array([-0.0, 0.0, 2.0], np.float32))
         loaded = Candidates()
         loaded.load(row)
