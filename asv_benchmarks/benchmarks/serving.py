@@ -1,13 +1,16 @@
 """Many requests at once, against one after another."""
 
 import asyncio
+import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import oxillama
 from oxillama import Scheduler, Sequence, SequencePool
 
-from .common import STORY, load_engine
+from .common import STORY, load_engine, model_path
 
 N_REQUESTS, N_TOKENS = 8, 32
 PROMPTS = [STORY[i:] for i in range(N_REQUESTS)]
@@ -46,6 +49,70 @@ class Together:
         engine = oxillama.AsyncEngine(self.engine)
         calls = (engine.generate(p, max_tokens=N_TOKENS, ignore_eos=True, sampler=options) for p in PROMPTS)
         await asyncio.gather(*calls)
+
+
+class OutsideTheModel:
+    """Share of a decode step that is not the model's: scheduler, sampling, text, chunks and counters, in percent.
+
+    Outside is the time of `EngineCore.step` without that of `model.forward` and `model.logits`, each measured by one
+    look at the clock before and after; the share is its median over the steps in which all requests decode, greedily
+    and with one thread, against that and the model's median together. Beyond 8 requests the clock is the thread's CPU
+    time, since such a step is long enough to be interrupted.
+
+    "list": one call, whose texts come whole. "streams": each request has a chunk for each token.
+    """
+
+    params = ([1, 8, 64], ["list", "streams"])
+    param_names = ("requests", "asked")
+    unit = "%"
+    timeout = 120
+
+    def setup(self, n: int, asked: str) -> None:
+        self.engine = oxillama.load(model_path(), num_threads=1)
+        self.core = cast(Any, self.engine.context.core)
+        self.clock = time.perf_counter if n <= 8 else time.thread_time
+        self.model_seconds = 0.0
+        self.steps: list[tuple[float, float]] = []  # seconds outside the model, and in it
+        model, step = self.core.runner.model, self.core.step
+        model.forward, model.logits = self.timed(model.forward), self.timed(model.logits)
+
+        def timed_step() -> None:
+            self.model_seconds = 0.0
+            began = self.clock()
+            step()
+            self.steps.append((self.clock() - began - self.model_seconds, self.model_seconds))
+
+        self.core.step = timed_step
+
+    def timed(self, compute: Callable[[object, object], object]) -> Callable[[object, object], object]:
+        def run(a: object, b: object) -> object:
+            began = self.clock()
+            found = compute(a, b)
+            self.model_seconds += self.clock() - began
+            return found
+
+        return run
+
+    def teardown(self, n: int, asked: str) -> None:
+        self.engine.close()
+
+    def track_outside(self, n: int, asked: str) -> float:
+        return statistics.median(self.share(n, asked) for _ in range(5))
+
+    def share(self, n: int, asked: str) -> float:
+        self.steps.clear()
+        prompts = [[5 + i, 6, 7] for i in range(n)]
+        sampler, n_tokens = oxillama.SamplerConfig(temperature=0), 100 if n > 8 else 250
+        if asked == "list":
+            self.engine.generate(prompts, max_tokens=n_tokens, ignore_eos=True, sampler=sampler)
+        else:
+            streams = {
+                self.engine.stream(prompt, max_tokens=n_tokens, ignore_eos=True, sampler=sampler) for prompt in prompts
+            }
+            while streams:
+                streams -= {stream for stream in streams if next(stream, None) is None}
+        outside, model = (statistics.median(seconds) for seconds in zip(*self.steps[5:-3], strict=True))
+        return float(100 * outside / (outside + model))
 
 
 class TwoEngines:

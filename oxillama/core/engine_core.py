@@ -18,7 +18,7 @@ from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.metrics_recorder import MetricsRecorder
 from oxillama.core.request import Request, ResultQueue
 from oxillama.core.results import FinishReason
-from oxillama.core.runner import ClosedRunner, RunnerProtocol, StepAbandoned, execute_plan, n_rows, next_plan
+from oxillama.core.runner import ClosedRunner, RunnerProtocol, StepAbandoned, execute_plan, next_plan
 from oxillama.core.step_loop import StepLoop
 from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError, QueueFullError
 from oxillama.metrics import RejectedReason
@@ -175,8 +175,9 @@ class EngineCore:
         hidden: Plan = []
         for sequence, n in next_plan(self.runner, self.scheduler, self.pace.chunk):
             request: Request = sequence.handle
-            request.clock.n_beside = len(sequence.draft_tokens) + sequence.n_recompute
-            if not request.clock.started_at:
+            clock = request.clock
+            clock.n_beside = len(sequence.draft_tokens) + sequence.n_recompute
+            if not clock.started_at:
                 self._started(request, time.perf_counter())
             (hidden if request.want == "hidden" else logits).append((request, n))
         return logits, hidden
@@ -188,8 +189,8 @@ class EngineCore:
         if request.time_limit < math.inf:
             self.scheduler.set_deadline(request.sequence, at + request.time_limit)
 
-    def _forward(self, plan: Plan) -> NDArray[np.float32] | None:
-        """Rows of the model for the plan; None if the step was abandoned or failed."""
+    def _forward(self, plan: Plan) -> list[NDArray[np.float32]] | None:
+        """Rows of the model for each request of the plan; None if the step was abandoned or failed."""
         try:
             return execute_plan(self.runner, plan, self._poll, hidden=plan[0][0].want == "hidden")
         except Exception as error:  # nothing has changed yet
@@ -207,18 +208,15 @@ class EngineCore:
                         return
         raise StepAbandoned
 
-    def _advance(self, plan: Plan, rows: NDArray[np.float32]) -> None:
-        row = 0
-        for request, n in plan:
-            n_wanted = n_rows(request, n)
+    def _advance(self, plan: Plan, rows: list[NDArray[np.float32]]) -> None:
+        advance = self.scheduler.advance
+        for (request, n), own in zip(plan, rows, strict=True):
             if request.sequence.draft_tokens:
-                self._verify(cast(GenerationRequest, request), rows[row : row + n_wanted])
-                row += n_wanted
+                self._verify(cast(GenerationRequest, request), own)
                 continue
-            self.scheduler.advance(request.sequence, n)
-            if n_wanted:
-                self._absorb(request, rows[row : row + n_wanted])
-                row += n_wanted
+            advance(request.sequence, n)
+            if len(own):
+                self._absorb(request, own)
         if self.scheduler.ended:
             self._tell_ended()
 

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from oxillama.chat.answer_reading import AnswerReading
 from oxillama.chat.calls import AnyToolCall
+from oxillama.chat.message import ToolCallDelta
 from oxillama.core.draft_options import Speculation
 from oxillama.core.logprobs import LogprobRecorder
 from oxillama.core.options import StoppingCriterion, is_met
 from oxillama.core.request import Request, ResultQueue
-from oxillama.core.results import Chunk, FinishReason, Usage
+from oxillama.core.results import FinishReason, Usage, new_chunk, new_usage
 from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence
 
@@ -99,6 +100,12 @@ class GenerationRequest(Request):
     Every finished token is in `sequence.tokens`; a chunk goes to the outbox when there is text to show.
     """
 
+    __slots__ = (
+        "_criteria", "_echo", "_kept_ids", "_last_text", "_least", "_limit", "_n_shown", "_stopped", "_stops",
+        "_stream", "_texts", "end_ids", "n_vocab", "number", "options", "reading", "sampler", "scores",
+        "speculation", "stop_reason", "want",
+    )  # fmt: skip
+
     def __init__(
         self,
         sequence: Sequence,
@@ -140,8 +147,8 @@ class GenerationRequest(Request):
         self.scores = scores
         self.number = number
         self.speculation = speculation
-        if scores is not None and scores.wants_prompt(sequence) and not self.follows:
-            self.want = "all"
+        wants_all = scores is not None and scores.wants_prompt(sequence) and not self.follows
+        self.want = "all" if wants_all else "last"
         self._limit = sequence.n_prompt + max_tokens
         self._least = sequence.n_prompt + min_tokens
         self._kept_ids = kept_ids
@@ -159,7 +166,7 @@ class GenerationRequest(Request):
         n_given = self.n_prompt - self.n_filling
         n_new = len(self.sequence.tokens) - self.n_prompt
         n_reasoning = 0 if self.reading is None else self.reading.n_reasoning
-        return Usage(n_given, n_new, min(self.sequence.n_cached or 0, n_given), n_reasoning)
+        return new_usage(n_given, n_new, min(self.sequence.n_cached or 0, n_given), n_reasoning)
 
     def progress(self) -> dict[str, Any]:
         """How far it has come, beside tokens and sampler, as plain data."""
@@ -208,12 +215,11 @@ class GenerationRequest(Request):
 
     def draw(self, row: NDArray[np.float32]) -> FinishReason | None:
         """The next token, from a row of logits; why the request is finished, or None."""
-        speculation = self.speculation
-        forced = None if self.reading is None else self.reading.forced()
-        if forced is not None:
+        speculation, sampler = self.speculation, self.sampler
+        if self.reading is not None and (forced := self.reading.forced()) is not None:
             token = forced if speculation is None else speculation.forced(forced)
         else:
-            token = self.sampler.sample(row) if speculation is None else speculation.choose(self.sampler, row)
+            token = sampler.sample(row) if speculation is None else speculation.choose(sampler, row)
         if not self.clock.first_at:
             self.clock.first_at = time.perf_counter()
         ends = token in self.end_ids
@@ -223,7 +229,7 @@ class GenerationRequest(Request):
                 if self.scores is not None:
                     self.scores.add_end(row, token)
                 return "stop"
-        self.sampler.accept(token)
+        sampler.memory.push(token)
         if self.scores is not None:
             self.scores.add(row, token)
         tokens = self.sequence.tokens
@@ -279,15 +285,29 @@ class GenerationRequest(Request):
         for i, part in enumerate(parts, 1):
             self._put(**part, reason=reason if i == len(parts) else None)
 
-    def _put(self, text: str, calls: list[AnyToolCall], reason: FinishReason | None, **parts: Any) -> None:
-        """A chunk of text as it comes, and the reason with the last; `parts` are other fields of it."""
+    def _put(
+        self,
+        text: str,
+        calls: list[AnyToolCall],
+        reason: FinishReason | None,
+        reasoning: str = "",
+        tool_call_deltas: list[ToolCallDelta] | None = None,
+        raw: str = "",
+    ) -> None:
+        """A chunk of text as it comes, and the reason with the last."""
         if self._echo:
             text, self._echo = self._echo + text, ""
         first = self._n_shown - self.n_prompt
         ids = self.sequence.tokens[self._n_shown :]
         self._n_shown += len(ids)
-        tokens, prompt = (None, None) if self.scores is None else (self.scores.tokens, self.scores.prompt)
-        logprobs = None if tokens is None else tokens[first:]
-        last = () if reason is None else (self.stop_reason, self.scores and self.scores.end, self.usage)
-        prompt = None if first else prompt
-        self.outbox.put(self.index, Chunk(text, ids, reason, logprobs, prompt, self.number, calls, *last, **parts))
+        logprobs = prompt = stop = end = usage = None
+        if (scores := self.scores) is not None:
+            logprobs = None if scores.tokens is None else scores.tokens[first:]
+            prompt = None if first else scores.prompt
+        if reason is not None:
+            stop, end, usage = self.stop_reason, scores and scores.end, self.usage
+        deltas = [] if tool_call_deltas is None else tool_call_deltas
+        chunk = new_chunk(
+            text, ids, reason, logprobs, prompt, self.number, calls, stop, end, usage, reasoning, deltas, raw
+        )
+        self.outbox.put(self.index, chunk)

@@ -72,6 +72,8 @@ class MetricsRecorder:
         self._finished = MappingProxyType(dict.fromkeys(FINISHED_REASONS, 0))
         self._rejected = MappingProxyType(dict.fromkeys(REJECTED_REASONS, 0))
         self._histograms = {name: Histogram(bounds) for name, bounds in BUCKETS.items()}
+        self._observe_latency = self._histograms["inter_token_latency"].observe
+        self._observe_iteration = self._histograms["iteration_tokens"].observe
         self._step_at = 0.0
         self._published_at = 0.0
         self.changed = True
@@ -125,11 +127,12 @@ class MetricsRecorder:
 
         Returns how many of the tokens are of prompts, and the seconds that it took.
         """
-        now, counts, inter_token = time.perf_counter(), self._counts, self._histograms["inter_token_latency"]
+        now, counts, step_at = time.perf_counter(), self._counts, self._step_at
         n_prefill = n_decode = n_new = n_usual = 0
         for request, n in plan:
             clock = request.clock
-            if not clock.counted_at:
+            counted_at = clock.counted_at
+            if not counted_at:
                 n_prefill += n
                 n_new += self._first(request, now)
                 continue
@@ -142,21 +145,23 @@ class MetricsRecorder:
             if not new:  # it drew nothing yet, or the end
                 continue
             n_new += new
-            if new == 1 and clock.counted_at == self._step_at:
+            if new == 1 and counted_at == step_at:
                 n_usual += 1
             else:
-                inter_token.observe(((now - clock.counted_at) / new, new))
+                self._observe_latency(((now - counted_at) / new, new))
             clock.n_counted, clock.counted_at = n_tokens, now
         if n_usual:  # those had their last token with the last step, so all waited for the same time
-            inter_token.observe((now - self._step_at, n_usual))
+            self._observe_latency((now - step_at, n_usual))
         self._step_at = now
-        counts["prefill_tokens"] += n_prefill
         counts["generation_tokens"] += n_new
-        prefill_seconds = (now - began) * n_prefill / (n_prefill + n_decode)
-        counts["prefill_seconds"] += prefill_seconds
-        counts["decode_seconds"] += now - began - prefill_seconds
-        self._histograms["iteration_tokens"].observe((n_prefill + n_decode, 1))
-        return n_prefill, now - began
+        seconds = decode_seconds = now - began
+        if n_prefill:
+            decode_seconds *= n_decode / (n_prefill + n_decode)
+            counts["prefill_tokens"] += n_prefill
+            counts["prefill_seconds"] += seconds - decode_seconds
+        counts["decode_seconds"] += decode_seconds
+        self._observe_iteration((n_prefill + n_decode, 1))
+        return n_prefill, seconds
 
     def _first(self, request: Request, now: float) -> int:
         """New tokens of a request that had none before this step."""

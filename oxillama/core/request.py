@@ -162,6 +162,13 @@ class Request:
     shares: whether `absorb` and `close` change more than the request. reported: whether its outbox knows of its end.
     """
 
+    # Read for each token. With more than 30 attributes, and no slots, each instance has a whole dictionary of its own.
+    __slots__ = (
+        "__weakref__", "begin", "cancel_token", "clock", "failure", "finish_reason", "followers", "follows", "index",
+        "keep_blocks", "loras", "n_filling", "n_prompt", "outbox", "outcome", "reported", "sequence", "thread",
+        "time_limit", "unwanted", "watched",
+    )  # fmt: skip
+
     want: Want = "last"
     shares = False
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from oxillama._util.json_values import fields_as_json
 from oxillama._util.notebook import html_table, html_text, probability_bars
 from oxillama._util.pickling import stays_here
+from oxillama._util.slots import SlotsMaker
 from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall
 from oxillama.chat.message import ChatMessage, ToolCallDelta
 from oxillama.drafts.draft import SpecStats
@@ -149,6 +150,10 @@ class Chunk:
 
     def _choice(self, delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
         return {"index": self.index, "delta": delta, "finish_reason": reason}
+
+
+# Of the values of all fields: a stream has a chunk for each token, and each request the counts.
+new_chunk, new_usage = SlotsMaker(Chunk), SlotsMaker(Usage)
 
 
 @dataclass(frozen=True, slots=True)

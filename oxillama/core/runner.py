@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import EngineClosedError
-from oxillama.kernels.batch import Batch, Span
+from oxillama.kernels.batch import Batch, Span, divide
 from oxillama.kernels.lora import Adapters
 from oxillama.kernels.rows import Workspace
 from oxillama.kv_cache.arrays import StateArrays
@@ -27,7 +27,6 @@ __all__ = [
     "RunnerProtocol",
     "StepAbandoned",
     "execute_plan",
-    "n_rows",
     "next_plan",
 ]
 
@@ -219,42 +218,34 @@ def next_plan(runner: RunnerProtocol, scheduler: Scheduler, beside: int | None =
 
 def execute_plan(
     runner: RunnerProtocol, plan: Sequence[tuple[Work, int]], poll: Poll | None, *, hidden: bool = False
-) -> NDArray[np.float32] | None:
-    """Rows of the model for the next n tokens of each sequence, `n_rows` each in the order of the plan.
+) -> list[NDArray[np.float32]] | None:
+    """Rows of the model for the next n tokens of each sequence, in the order of the plan: those that its owner wants.
 
     None if poll raised StepAbandoned. No state has changed in any case: that is for `Scheduler.advance`. hidden: rows
     are hidden states of all tokens. Raises what the forward pass raises.
     """
     spans = list(starmap(span_of, plan))
     try:
-        return (runner.hidden if hidden else runner.forward)(spans, poll)
+        rows = (runner.hidden if hidden else runner.forward)(spans, poll)
     except StepAbandoned:
         return None
+    return divide(rows, spans, hidden)
 
 
 def span_of(request: Work, n: int) -> Span:
     """The next n tokens of a request."""
-    sequence = request.sequence
-    start = sequence.n_computed
-    tokens = sequence.tokens
-    if n < len(tokens) or start:
-        tokens = tokens[start : start + n]
-    want = "last" if request.want == "last" and start + n == len(sequence.tokens) else "none"
-    if sequence.draft_tokens:
-        tokens, want = tokens + sequence.draft_tokens, "all"
-    slots = None if sequence.slots is None else sequence.slots.span()
-    want = want if request.want == "last" else "all"
-    if start < sequence.n_encoded and request.want != "hidden":
+    sequence, want = request.sequence, request.want
+    start, tokens = sequence.n_computed, sequence.tokens
+    if start < sequence.n_encoded and want != "hidden":
         want = "none"
+    elif want != "last" or sequence.draft_tokens:
+        want = "all"
+    elif start + n < len(tokens):
+        want = "none"
+    if start or n < len(tokens):
+        tokens = tokens[start : start + n]
+    if sequence.draft_tokens:
+        tokens = tokens + sequence.draft_tokens
+    slots = None if sequence.slots is None else sequence.slots.span()
     blocks, windowed = sequence.tables
     return Span(tokens, start, blocks, want, slots, windowed, request.loras.members, sequence.n_source)
-
-
-def n_rows(request: Work, n: int) -> int:
-    """Rows that the model returns for a span of n tokens of this request."""
-    sequence = request.sequence
-    if sequence.n_computed < sequence.n_encoded and request.want != "hidden":
-        return 0
-    if request.want != "last" or sequence.draft_tokens:
-        return n
-    return int(sequence.n_computed + n == len(sequence.tokens))

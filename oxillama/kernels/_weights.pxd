@@ -52,6 +52,39 @@ cdef extern from *:
         return all != 0;
     }
 
+    /* Whether n floats are below infinity and none is NaN; the highest of those that are, minus infinity of none. */
+    static inline int ox_highest(const float *x, Py_ssize_t n, float *high)
+    {
+        ox_mask good[4];
+        ox_four lane[4];
+        Py_ssize_t i = 0;
+        int all = -1;
+        float best = -__builtin_inff();
+        for (int j = 0; j < 4; j++) {
+            good[j] = (ox_mask){-1, -1, -1, -1};
+            lane[j] = (ox_four){best, best, best, best};
+        }
+        for (; i + 16 <= n; i += 16)
+            for (int j = 0; j < 4; j++) {
+                ox_four some;
+                ox_mask higher;
+                memcpy(&some, x + i + 4 * j, sizeof some);
+                good[j] &= some < __builtin_inff();
+                higher = some > lane[j];
+                lane[j] = (ox_four)(((ox_mask)some & higher) | ((ox_mask)lane[j] & ~higher));
+            }
+        for (; i < n; i++) {
+            all &= -(x[i] < __builtin_inff());
+            best = x[i] > best ? x[i] : best;
+        }
+        for (int j = 0; j < 16; j++) {
+            all &= good[j / 4][j % 4];
+            best = lane[j / 4][j % 4] > best ? lane[j / 4][j % 4] : best;
+        }
+        *high = best;
+        return all != 0;
+    }
+
     static inline ox_four ox_higher(ox_four a, ox_four b)
     {
         ox_mask first = a > b;
@@ -137,6 +170,7 @@ cdef extern from *:
     }
     """
     bint copy_logits "ox_copy"(float *to, const float *source, Py_ssize_t n) noexcept nogil
+    bint highest "ox_highest"(const float *x, Py_ssize_t n, float *high) noexcept nogil
     float largest "ox_largest"(const float *x, Py_ssize_t n) noexcept nogil
     double weight "ox_weight"(double x) noexcept nogil
     double block_mass "ox_block_mass"(const float *x, Py_ssize_t n, double peak, double *moment) noexcept nogil

@@ -178,6 +178,18 @@ cdef class Batch:
         return 0
 
 
+def divide(rows, spans, bint every_row=False):
+    """Rows of a pass, those that the spans want or with ``every_row`` all, as a list of each span's own: views."""
+    cdef Span s
+    cdef int64_t first, end = 0
+    found = []
+    for s in spans:
+        first = end
+        end += len(s.tokens) if every_row or s.want == "all" else s.want == "last"
+        found.append(rows[first:end])
+    return found
+
+
 cdef int32_t *_set_table(block_table *t, int32_t *memory, int i, blocks, bint windowed) except NULL:
     """Copies a block table to memory: the end of it there."""
     cdef int64_t j, n = len(blocks)

@@ -14,7 +14,8 @@ from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels._masks cimport apply_mask
 from oxillama.kernels._memory cimport freed, resized
 from oxillama.kernels._weights cimport (
-    BLOCK, Candidate, best_of, copy_logits, deviation, finite, largest, lowest, place_at, radix_sort, total_mass, weight
+    BLOCK, Candidate, best_of, copy_logits, deviation, finite, highest, largest, lowest, place_at, radix_sort,
+    total_mass, weight
 )
 
 # Up to here the best k come from a heap in one pass; beyond, sorting everything by radix costs less.
@@ -40,6 +41,21 @@ cdef const float[::1] as_row(row):
             if row.ndim == 1:
                 return np.ascontiguousarray(row)
     raise ConfigError(f"logits must be a float32 array of one dimension, not {described(row)}")
+
+
+def likeliest(logits):
+    """The likeliest token of a row of logits, float32 [n_vocab], the lowest id among equals.
+
+    It is `argmax` of candidates that were loaded with the row, without a copy of it. Raises what `load` raises.
+    """
+    cdef const float[::1] values = as_row(logits)
+    cdef Py_ssize_t i = 0, n = values.shape[0]
+    cdef float high
+    if not n or not highest(&values[0], n, &high) or high == -INFINITY:
+        Candidates().load(logits)
+    while values[i] != high:
+        i += 1
+    return i
 
 
 cdef class Candidates:

@@ -7,7 +7,7 @@ from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels.sampling import Candidates
 from oxillama.sampling.distribution import Distribution, certain, distribution_of
-from oxillama.sampling.stages import CHOOSING, STAGES, Stage, default_stages, draw, grammar, masks
+from oxillama.sampling.stages import CHOOSING, STAGES, Stage, default_stages, draw, grammar, greedy, masks
 from oxillama.sampling.state import SamplerState
 
 __all__ = ["SamplerChain"]
@@ -26,9 +26,10 @@ class SamplerChain:
 
     constrained: whether the settings say what a text must follow: a grammar, a schema, a pattern or choices.
     masked: whether they say which tokens may not come, by the text so far: the stage `masks` is there.
+    greedy: whether a text without a grammar gets the likeliest token of each row, and no other stage comes before.
     """
 
-    __slots__ = ("_unheld", "config", "constrained", "masked", "stages")
+    __slots__ = ("_unheld", "config", "constrained", "greedy", "masked", "stages")
 
     def __init__(self, stages: Sequence[Stage | str], config: SamplerConfig | None = None) -> None:
         """Raises ConfigError if there is no stage, for arguments of a wrong type, and without the stage `masks` for
@@ -50,6 +51,7 @@ class SamplerChain:
         # Of a text without a grammar. Where settings name a constraint, the stage says that its state is missing.
         unheld = stages if self.constrained else [stage for stage in stages if stage is not grammar]
         self._unheld = tuple(unheld)
+        self.greedy = self._unheld[:1] == (greedy,)
 
     @classmethod
     def from_config(cls, config: SamplerConfig) -> "SamplerChain":

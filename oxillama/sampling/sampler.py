@@ -12,12 +12,12 @@ from oxillama._util.pickling import stays_here
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.grammar import GrammarState
-from oxillama.kernels.sampling import Candidates, described
+from oxillama.kernels.sampling import Candidates, described, likeliest
 from oxillama.sampling.chain import SamplerChain
 from oxillama.sampling.distribution import Distribution
 from oxillama.sampling.dry import TokenBytes
 from oxillama.sampling.masks import Spelling, TokenMasks
-from oxillama.sampling.state import MAX_TOKEN, SamplerState, check_ids
+from oxillama.sampling.state import SamplerState, check_ids
 
 __all__ = ["LogitsProcessor", "Sampler", "check_processors"]
 
@@ -99,6 +99,8 @@ class Sampler:
         Raises ConfigError for anything but a float32 array of one dimension, GenerateError if a logit is NaN or plus
         infinity, or all are minus infinity; and a processor's own errors.
         """
+        if self.chain.greedy and not self.processors and self.memory.grammar is None:
+            return likeliest(logits)  # as the stage `greedy` does of a copy
         self.scratch.load(logits)
         if self.processors:
             self._process(np.array(logits))
@@ -138,8 +140,6 @@ class Sampler:
 
         Raises ConfigError for an invalid id, GrammarError for a token that the grammar doesn't allow.
         """
-        if type(token) is not int or not 0 <= token <= MAX_TOKEN:
-            token = check_int("token", token, 0, MAX_TOKEN)
         self.memory.push(token)
 
     def rewind(self, n: int) -> None:

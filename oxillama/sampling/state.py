@@ -129,7 +129,13 @@ class SamplerState:
         return len(self._rngs) - 1
 
     def push(self, token: int) -> None:
-        """A token follows. Raises GrammarError, and changes nothing, if the grammar doesn't allow it."""
+        """A token follows.
+
+        Raises ConfigError for an invalid id, GrammarError for a token that the grammar doesn't allow; and changes
+        nothing then.
+        """
+        if type(token) is not int or not 0 <= token <= MAX_TOKEN:
+            token = check_int("token", token, 0, MAX_TOKEN)
         if self.grammar is not None:
             self.grammar.advance(token)
         self.history.tokens.append(token)

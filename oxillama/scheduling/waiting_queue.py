@@ -54,9 +54,12 @@ class WaitingQueue:
 
     def first(self) -> Sequence | None:
         """The next sequence to start; None if none waits."""
-        while self._heap and not _waits(self._heap[0]):
+        while self._heap:
+            rank, sequence = self._heap[0]
+            if sequence.queued and sequence.rank == rank:  # as `_waits` says
+                return sequence
             heapq.heappop(self._heap)
-        return self._heap[0][1] if self._heap else None
+        return None
 
     def __len__(self) -> int:
         return self.n

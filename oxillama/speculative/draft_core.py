@@ -16,7 +16,7 @@ from oxillama._util.signals import DeferredInterrupt
 from oxillama.config import EngineConfig
 from oxillama.core.engine_core import ForkListener
 from oxillama.core.loading import EngineParts
-from oxillama.core.runner import ClosedRunner, RunnerProtocol, StepAbandoned, execute_plan, n_rows, next_plan
+from oxillama.core.runner import ClosedRunner, RunnerProtocol, StepAbandoned, execute_plan, next_plan
 from oxillama.drafts.draft import DraftTask, Proposal, Target
 from oxillama.errors import EngineClosedError, GenerateError, OxiLlamaError
 from oxillama.kernels.sampling import Candidates
@@ -406,13 +406,10 @@ class DraftCore:
         rows = execute_plan(self.runner, plan, poll)
         if rows is None:
             return False
-        row = 0
-        for run, n in plan:
-            n_wanted = n_rows(run, n)
+        for (run, n), own in zip(plan, rows, strict=True):
             self._advance(run.sequence, n)
-            if n_wanted:
-                run.draw(rows[row])
-            row += n_wanted
+            if len(own):
+                run.draw(own[0])
         return True
 
     def _advance(self, sequence: Tokens, n: int) -> None:

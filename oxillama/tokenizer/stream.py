@@ -17,8 +17,11 @@ class TokenStream:
     Args:
         token_bytes: id -> bytes; also checks the id.
         strip_first_space: drop one leading space of the first token (the one that encoding had put there).
-        known: bytes of the ids that were asked for, to which the stream adds; streams may share it.
+        known: pieces of the ids that were asked for, to which the stream adds; streams may share it. Those that are
+            ASCII are text already.
     """
+
+    __slots__ = ("_known", "_pending", "_strip", "_token_bytes")
 
     __reduce_ex__ = stays_here("begin another with Tokenizer.stream() and push the same tokens")
 
@@ -27,10 +30,10 @@ class TokenStream:
         token_bytes: Callable[[int], bytes],
         *,
         strip_first_space: bool = False,
-        known: dict[int, bytes] | None = None,
+        known: dict[int, str | bytes] | None = None,
     ) -> None:
         self._token_bytes = token_bytes
-        self._known: dict[int, bytes] = {} if known is None else known
+        self._known: dict[int, str | bytes] = {} if known is None else known
         self._strip = strip_first_space
         self._pending = b""
 
@@ -45,15 +48,18 @@ class TokenStream:
         Raises:
             TokenizerError: the id is not one of the vocabulary.
         """
-        raw = self._known.get(token) if type(token) is int else None
-        if raw is None:
-            raw = self._known[token] = self._token_bytes(token)
-        if self._strip and raw:
+        piece = self._known.get(token) if type(token) is int else None
+        if piece is None:
+            raw = self._token_bytes(token)
+            piece = self._known[token] = raw.decode("ascii") if raw.isascii() else raw
+        if self._strip and piece:
             self._strip = False
-            raw = raw.removeprefix(b" ")
-        if not self._pending and raw.isascii():  # most tokens
-            return raw.decode("ascii")
-        data = self._pending + raw
+            piece = piece.removeprefix(" ") if isinstance(piece, str) else piece.removeprefix(b" ")
+        if isinstance(piece, str):
+            if not self._pending:  # most tokens
+                return piece
+            piece = piece.encode("ascii")
+        data = self._pending + piece
         text, n_used = utf_8_decode(data, "replace", False)
         self._pending = data[n_used:]
         return text

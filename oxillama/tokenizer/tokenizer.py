@@ -67,7 +67,7 @@ class Tokenizer:
         self.chat_templates = dict(chat_templates or {})
         self._origin: tuple[str, dict[str, object]] | None = None
         self._kept = KeptPieces()
-        self._pieces: dict[int, bytes] = {}  # of ids in streams without control tokens, as they come
+        self._pieces: dict[int, str | bytes] = {}  # of ids in streams without control tokens, as they come
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._origin is None:
@@ -302,7 +302,7 @@ class Tokenizer:
         ``skip_special`` leaves out control tokens but those in ``shown``.
         """
         piece: Callable[[int], bytes] = self.token_bytes
-        known: dict[int, bytes] | None = None
+        known: dict[int, str | bytes] | None = None
         if skip_special:
             types, known = self._vocab.types, None if shown else self._pieces
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from oxillama.core.runner import StepAbandoned, execute_plan, n_rows, next_plan
+from oxillama.core.runner import StepAbandoned, execute_plan, next_plan
 from oxillama.lora.registry import NO_LORAS
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.scheduler import Scheduler
@@ -30,10 +30,12 @@ def test_rows_come_in_the_order_of_the_plan():
         scheduler.add_request(work.sequence)
     plan = plan_of(runner, scheduler, works)
     assert [n for _, n in plan] == [3, 2, 1]
-    assert [n_rows(work, n) for work, n in plan] == [1, 2, 0]
     rows = execute_plan(runner, plan, None)
-    assert np.array_equal(rows, [logits_of([3, 4, 5]), logits_of([6]), logits_of([6, 7])])
-    assert np.array_equal(execute_plan(runner, plan[1:2], None, hidden=True), [hidden_of([6]), hidden_of([6, 7])])
+    assert [len(own) for own in rows] == [1, 2, 0]
+    assert np.array_equal(rows[0], [logits_of([3, 4, 5])])
+    assert np.array_equal(rows[1], [logits_of([6]), logits_of([6, 7])])
+    (own,) = execute_plan(runner, plan[1:2], None, hidden=True)
+    assert np.array_equal(own, [hidden_of([6]), hidden_of([6, 7])])
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -47,7 +49,8 @@ def test_a_step_that_is_given_up_changes_nothing(hidden):
     plan = plan_of(runner, scheduler, [work])
     assert execute_plan(runner, plan, poll, hidden=hidden) is None
     assert work.sequence.n_computed == 0
-    assert len(execute_plan(runner, plan, None, hidden=hidden)) == 3
+    (own,) = execute_plan(runner, plan, None, hidden=hidden)
+    assert len(own) == 3
     scheduler.advance(work.sequence, 3)
     assert work.sequence.n_computed == 3
 
@@ -66,4 +69,4 @@ def test_shared_blocks_are_copied_before_a_plan_is_computed():
     plan = plan_of(runner, scheduler, [first, second])
     assert scheduler.blocks.copies == []
     rows = execute_plan(runner, plan, None)
-    assert np.array_equal(rows, [logits_of([3, 4, 5, 6, 7, 8, 10]), logits_of([3, 4, 5, 6, 7, 9])])
+    assert np.array_equal(rows, [[logits_of([3, 4, 5, 6, 7, 8, 10])], [logits_of([3, 4, 5, 6, 7, 9])]])

@@ -2,6 +2,7 @@
 
 import functools
 import tempfile
+import weakref
 import zlib
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import oxillama.gguf as gguf
 from oxillama.config import EngineConfig
+from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.loading import EngineParts
 from oxillama.core.request import ResultQueue
 from oxillama.core.runner import Runner
@@ -55,15 +57,25 @@ def engine_of(name, n_blocks, n_slots, n_windowed, num_threads=1, **fields):
     )
 
 
+ROWS = weakref.WeakKeyDictionary()  # of requests, which have slots
+
+
+class Recorded(GenerationRequest):
+    """A request that keeps a checksum of every row of logits that it draws from."""
+
+    __slots__ = ()
+
+    @property
+    def rows(self):
+        return ROWS.setdefault(self, [])
+
+    def draw(self, row):
+        self.rows.append(zlib.crc32(row.tobytes()))
+        return super().draw(row)
+
+
 def recorded(request):
-    """The request, which keeps a checksum of every row of logits that it draws from."""
-    request.rows, draw = [], request.draw
-
-    def draw_and_record(row):
-        request.rows.append(zlib.crc32(row.tobytes()))
-        return draw(row)
-
-    request.draw = draw_and_record
+    request.__class__ = Recorded
     return request
 
 

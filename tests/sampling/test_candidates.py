@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.errors import ConfigError, GenerateError
-from oxillama.kernels.sampling import Candidates
+from oxillama.kernels.sampling import Candidates, likeliest
 from tests.sampling import twin
 
 # Few distinct values make many ties; -inf is a banned token.
@@ -303,3 +303,37 @@ def test_draws_from_a_long_row_reach_every_block_alike():
     assert hits.tolist() == [0, 10] * 500
     assert c.draw(1 - 2**-53) == 999
     assert c.draw(0.0) == 1
+
+
+@pytest.mark.parametrize("n", [1, 3, 15, 16, 17, 64, 1000])
+def test_the_likeliest_is_what_candidates_choose(n):
+    rng = np.random.default_rng(n)
+    for _ in range(50):
+        row = rng.choice(
+            np.array([-np.inf, -1.5, -0.0, 0.0, 0.5, 2.0], np.float32), n, p=[0.1, 0.2, 0.2, 0.2, 0.2, 0.1]
+        )
+        row[rng.integers(n)] = rng.choice(np.array([-0.0, 0.0, 2.0], np.float32))
+        loaded = Candidates()
+        loaded.load(row)
+        assert likeliest(row) == loaded.argmax()
+        assert likeliest(np.stack([row, row], 1)[:, 1]) == loaded.argmax()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("n", [1, 16, 33])
+def test_the_likeliest_of_a_damaged_row_is_refused(n, bad):
+    for i in range(n):
+        row = np.zeros(n, np.float32)
+        row[i] = bad
+        with pytest.raises(GenerateError, match=f"the model's logit of token {i} is"):
+            likeliest(row)
+
+
+def test_the_likeliest_of_nothing_is_refused():
+    with pytest.raises(GenerateError, match="the row is empty"):
+        likeliest(np.empty(0, np.float32))
+    with pytest.raises(GenerateError, match="no token is left"):
+        likeliest(np.full(20, -np.inf, np.float32))
+    for other in (np.zeros(3), np.zeros((1, 3), np.float32), [0.0, 1.0], None):
+        with pytest.raises(ConfigError, match="float32 array of one dimension"):
+            likeliest(other)
