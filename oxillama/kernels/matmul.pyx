@@ -139,7 +139,8 @@ cdef void _pack(const job *j, const uint8_t *rows, int64_t n_rows, uint8_t *pane
     too much to ask for at once: the core's few miss buffers would hold up the packing. So columns and requests take
     turns."""
     cdef int64_t first = 0, step = min(j.n_in, <int64_t>STRIP) if j.n_in % 32 == 0 else j.n_in
-    cdef size_t row = j.row_bytes * <size_t>step // <size_t>j.n_in, packed = j.panel_bytes * <size_t>step // <size_t>j.n_in
+    cdef size_t row = j.row_bytes * <size_t>step // <size_t>j.n_in
+    cdef size_t packed = j.panel_bytes * <size_t>step // <size_t>j.n_in
     cdef const uint8_t *next = rows + OX_PANEL * j.row_bytes
     while first < j.n_in:
         if j.file < 0:
