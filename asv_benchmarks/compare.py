@@ -84,11 +84,13 @@ class Worker:
         answer: dict[str, float] = json.loads(line)
         return answer
 
-    def round(self) -> None:
+    def round(self, depth: int | None = None) -> dict[str, float]:
+        """One measurement, after `depth` tokens or as many as the work says."""
         assert self.process.stdin is not None
-        self.process.stdin.write("\n")
+        self.process.stdin.write("\n" if depth is None else f"{depth}\n")
         self.process.stdin.flush()
         self.rounds.append(self._line())
+        return self.rounds[-1]
 
     def close(self) -> dict[str, float]:
         """Medians of what was measured."""

@@ -1,18 +1,19 @@
 """The engines that compare.py measures, each in a process of its own: python sides.py KIND MODEL.gguf JSON.
 
 A process loads its model once and then measures once for each line that it is sent: tokens a second for a prompt after
-``depth`` tokens, and for tokens one by one after ``depth``, of ``sequences`` sequences together.
+``depth`` tokens, and for tokens one by one after ``depth``, of ``sequences`` sequences together. A line may hold a
+smaller depth; those of consecutive lines must not fall.
 """
 
 import ctypes
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-CHUNK = 2048  # tokens that the peer is given at once
+CHUNK = 2048  # tokens that an engine is given at once
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Work:
     sequences: int = 1
     kv_type: str = "f16"
     threads: int = 2
+    cpu_time: bool = False  # speeds are those per second of CPU of the whole process
 
     @property
     def context(self) -> int:
@@ -47,6 +49,9 @@ class Side(Protocol):
 
     def feed(self, given: list[int], start: int) -> None:
         """Tokens of the first sequence, with the logits of the last."""
+
+    def fill(self, given: list[int], start: int) -> None:
+        """Tokens that others are to come after, however their keys and values are computed."""
 
     def together(self, n: int) -> float:
         """Tokens a second of all sequences, each going on by n tokens."""
@@ -77,7 +82,10 @@ class Ours:
         self.engine.truncate(n)
 
     def feed(self, given: list[int], start: int) -> None:
-        self.engine.forward_prefill(given, start)
+        for first in range(0, len(given), CHUNK):
+            self.engine.forward_prefill(given[first : first + CHUNK], start + first)
+
+    fill = feed
 
     def together(self, n: int) -> float:
         prompts = [tokens(1, self.n_vocab, 5 + i) for i in range(self.sequences)]
@@ -105,7 +113,8 @@ class Peer:
         settings = llama_cpp.llama_context_default_params()
         settings.n_ctx, settings.n_batch, settings.n_ubatch = work.context * work.sequences, CHUNK, 512
         settings.n_threads = settings.n_threads_batch = work.threads
-        settings.n_seq_max = work.sequences
+        settings.n_seq_max = work.sequences + (work.sequences == 1)  # one that is filled from
+        settings.kv_unified = work.sequences == 1
         settings.type_k = settings.type_v = {"f32": 0, "f16": 1, "q8_0": 8}[work.kv_type]
         self.context = llama_cpp.llama_init_from_model(model, settings)
         if not self.context:
@@ -127,6 +136,15 @@ class Peer:
             part = given[first : first + CHUNK]
             rows = [(token, start + first + i, 0, first + i == len(given) - 1) for i, token in enumerate(part)]
             self._decode(rows)
+
+    def fill(self, given: list[int], start: int) -> None:
+        """Parts that see only themselves: to attend to them costs the same, and to compute them far less."""
+        memory = self.lib.llama_get_memory(self.context)
+        for first in range(0, len(given), CHUNK):
+            part = enumerate(given[first : first + CHUNK])
+            self._decode([(token, start + first + i, 1, False) for i, token in part])
+            self.lib.llama_memory_seq_cp(memory, 1, 0, -1, -1)
+            self.lib.llama_memory_seq_rm(memory, 1, -1, -1)
 
     def together(self, n: int) -> float:
         start = time.perf_counter()
@@ -151,16 +169,17 @@ def measure(side: Side, work: Work) -> dict[str, float]:
     if work.sequences > 1:
         side.rewind(0)
         return {"decode": side.together(work.decode)}
+    clock = time.process_time if work.cpu_time else time.perf_counter
     speeds = {}
     for name, n, step in (("prefill", work.prompt, work.prompt), ("decode", work.decode, 1)):
         if not n:
             continue
         side.rewind(work.depth)
         given = tokens(n, side.n_vocab, 5)
-        start = time.perf_counter()
+        start = clock()
         for i in range(0, n, step):
             side.feed(given[i : i + step], work.depth + i)
-        speeds[name] = n / (time.perf_counter() - start)
+        speeds[name] = n / (clock() - start)
     return speeds
 
 
@@ -175,12 +194,15 @@ def main() -> None:
     work = Work(**json.loads(settings))
     side = (Ours if kind == "oxillama" else Peer)(path, work)
     measure(side, Work(**asdict(work) | {"prompt": 64, "decode": 4, "depth": 0}))
-    if work.depth:
-        side.rewind(0)
-        side.feed(tokens(work.depth, side.n_vocab, 11), 0)
     print(json.dumps({"load_seconds": side.load_seconds}), flush=True)
-    for _ in sys.stdin:
-        speeds = measure(side, work)
+    filled = 0
+    for line in sys.stdin:
+        depth = int(line) if line.strip() else work.depth
+        if depth > filled:
+            side.rewind(filled)
+            side.fill(tokens(depth - filled, side.n_vocab, 11), filled)
+            filled = depth
+        speeds = measure(side, replace(work, depth=depth))
         speeds["peak_bytes"] = peak_bytes()
         print(json.dumps(speeds), flush=True)
 

@@ -58,6 +58,8 @@ class Shape:
 
 SHAPES = {
     "llama3.2-1b": Shape(16, 2048, 32, 8, 8192, 128256),
+    # Two of its layers: what contexts of tens of thousands of tokens cost a layer is known in minutes.
+    "llama3.2-1b-2layer": Shape(2, 2048, 32, 8, 8192, 4096),
     "qwen3moe-1.7b": Shape(16, 1024, 16, 4, 512, 32000, experts=64, used=8),
     "llama-160m": Shape(12, 768, 12, 12, 3072, 32000),
     "llama-260k": Shape(5, 64, 8, 4, 172, 512),

@@ -1,19 +1,18 @@
-/* Words of eight rows side by side, and what can be made of them. */
+/* Words of eight rows side by side, and what can be made of them: what generic/pack.h is made of. */
 #ifndef OX_AVX2_PACK_H
 #define OX_AVX2_PACK_H
-#include <immintrin.h>
 #include <string.h>
-#include "../ox_dispatch.h"
-#include "../ox_blocks.h"
 
-static inline __m256i both(const uint8_t *low, const uint8_t *high)
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE __m256i both(const uint8_t *low, const uint8_t *high)
 {
     __m128i a = _mm_loadu_si128((const __m128i *)low);
     return _mm256_inserti128_si256(_mm256_castsi128_si256(a), _mm_loadu_si128((const __m128i *)high), 1);
 }
 
 /* Four words of each of eight rows: word v of all rows in w[v]. */
-static inline void four_words(const uint8_t *src, size_t stride, __m256i w[4])
+INLINE void four_words(const uint8_t *src, size_t stride, __m256i w[4])
 {
     __m256i a = both(src, src + 4 * stride), b = both(src + stride, src + 5 * stride);
     __m256i c = both(src + 2 * stride, src + 6 * stride), d = both(src + 3 * stride, src + 7 * stride);
@@ -25,29 +24,16 @@ static inline void four_words(const uint8_t *src, size_t stride, __m256i w[4])
     w[3] = _mm256_unpackhi_epi64(AB, CD);
 }
 
-static inline void eight_words(const uint8_t *src, size_t stride, __m256i w[8])
+INLINE void eight_words(const uint8_t *src, size_t stride, __m256i w[8])
 {
     four_words(src, stride, w);
     four_words(src + 16, stride, w + 4);
 }
 
-static inline __m256i every_byte(int value) { return _mm256_set1_epi8((char)value); }
-static inline void store(void *dst, __m256i x) { _mm256_storeu_si256((__m256i *)dst, x); }
-
-/* Low or high nibbles of words v and v + 4 as the low and high halves of a byte. */
-static inline __m256i low_nibbles(const __m256i *w, int v)
-{
-    __m256i low = every_byte(15);
-    return _mm256_or_si256(_mm256_and_si256(w[v], low), _mm256_slli_epi32(_mm256_and_si256(w[v + 4], low), 4));
-}
-static inline __m256i high_nibbles(const __m256i *w, int v)
-{
-    __m256i low = every_byte(15);
-    return _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(w[v], 4), low), _mm256_andnot_si256(low, w[v + 4]));
-}
+INLINE void store(void *dst, __m256i x) { _mm256_storeu_si256((__m256i *)dst, x); }
 
 /* Bytes of words: byte i of the words of eight rows to the eight bytes at dst + 16 * i. */
-static inline void put_bytes(uint8_t *dst, __m256i words)
+INLINE void put_bytes(uint8_t *dst, __m256i words)
 {
     const __m256i by_byte = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
                                              0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -61,7 +47,7 @@ static inline void put_bytes(uint8_t *dst, __m256i words)
 }
 
 /* The low halves of eight words to eight halves at dst. */
-static inline void put_halves(ox_half *dst, __m256i words)
+INLINE void put_halves(ox_half *dst, __m256i words)
 {
     __m256i x = _mm256_and_si256(words, _mm256_set1_epi32(0xffff));
     x = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08);

@@ -23,11 +23,11 @@ cdef extern from *:
     #endif
     #endif
 
-    /* To the second level of the cache; nothing happens where there is no memory. */
+    /* To the nearest cache; nothing happens where there is no memory. */
     static inline void ox_prefetch(const void *at, size_t n)
     {
         for (size_t i = 0; i < n; i += 64)
-            __builtin_prefetch((const char *)at + i, 0, 2);
+            __builtin_prefetch((const char *)at + i, 0, 3);
     }
 
     /* Whether all n bytes were there: then they are in `to` now. Less than that may be, otherwise. */

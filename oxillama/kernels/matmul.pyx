@@ -30,6 +30,7 @@ cdef enum:
     GROUP_BYTES = 256 * 1024    # panels of a task: they stay in L2 while the tokens pass by
     FLOAT_GROUP = 16            # float panels of a task, of any width: their kernels share a copy of the input
     FLOAT_TOGETHER = 4          # float panels at least: their kernels multiply so many at once
+    STRIP = 256                 # columns that are packed at a time: whole blocks of every format
     READ_BYTES = 128 * 1024     # read at once by the multiplying thread: calls cost nothing then, and bytes stay in L2
 
 
@@ -125,15 +126,30 @@ cdef void _multiply_raw(const job *j, int64_t first, int64_t last, const uint8_t
     while first < last:
         n = min(j.together, last - first)
         for p in range(n):
-            if j.file < 0:          # 16 rows at once are too many streams for the hardware to see
-                prefetch_bytes(rows + bytes, bytes)
-            K.pack[j.kernel](rows, j.row_bytes, min(j.n_out - (first + p) * OX_PANEL, <int64_t>OX_PANEL), j.n_in,
-                             packed + <size_t>p * j.panel_bytes)
+            _pack(j, rows, min(j.n_out - (first + p) * OX_PANEL, <int64_t>OX_PANEL), packed + <size_t>p * j.panel_bytes)
             rows += bytes
         a.y = j.y + first * OX_PANEL
         a.n_rows = min(j.n_out - first * OX_PANEL, n * OX_PANEL)
         j.gemm(a)
         first += n
+
+
+cdef void _pack(const job *j, const uint8_t *rows, int64_t n_rows, uint8_t *panel) noexcept nogil:
+    """One panel. Its 16 rows are too many streams for the hardware to see, and what lies behind them, the next panel,
+    too much to ask for at once: the core's few miss buffers would hold up the packing. So columns and requests take
+    turns."""
+    cdef int64_t first = 0, step = min(j.n_in, <int64_t>STRIP) if j.n_in % 32 == 0 else j.n_in
+    cdef size_t row = j.row_bytes * <size_t>step // <size_t>j.n_in
+    cdef size_t packed = j.panel_bytes * <size_t>step // <size_t>j.n_in
+    cdef const uint8_t *next = rows + OX_PANEL * j.row_bytes
+    while first < j.n_in:
+        if j.file < 0:
+            prefetch_bytes(next, OX_PANEL * row)
+            next += OX_PANEL * row
+        K.pack[j.kernel](rows, j.row_bytes, n_rows, min(step, j.n_in - first), panel)
+        rows += row
+        panel += packed
+        first += step
 
 
 cdef void _scale(const job *j, int64_t first, int64_t last) noexcept nogil:
