@@ -13,6 +13,7 @@ from oxillama.kernels.grammar_stacks import Stacks
 from oxillama.kernels.grammar_trie import TokenTrie
 from oxillama.kernels.repeats import repeat_lengths
 from oxillama.kernels.sampling import Candidates
+from oxillama.tokenizer import Tokenizer
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.memory.trial import Operation
 from tests.models.references import rewritten
@@ -55,6 +56,11 @@ def trie():
 def built_trie(_):
     made = TokenTrie(VOCABULARY, [len(VOCABULARY) - 1])
     return [made.text(i) for i in range(len(VOCABULARY))]
+
+
+def tokenized(_):
+    tokenizer = Tokenizer.from_gguf(shipped_model())
+    return tokenizer.encode(PROMPT), tokenizer.encode("€" * 5000)
 
 
 def walked(name):
@@ -115,6 +121,7 @@ def kernels():
         **{f"follow {name}": Operation(grammar_of(name), walked(name)) for name in GRAMMARS},
         "compile a schema": Operation(lambda: SCHEMA, from_schema),
         "vocabulary": Operation(lambda: None, built_trie),
+        "tokenizer": Operation(lambda: None, tokenized),
         "compact": Operation(lambda: Stacks(Grammar.parse(GRAMMARS["sums"]).automaton), compacted),
         "triggers": Operation(grammar_of("sums"), triggered),
         "candidates": Operation(Candidates, cut),
