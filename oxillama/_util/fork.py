@@ -145,7 +145,7 @@ ENGINE = f"{PACKAGE}.core.loading"
 PROGRAMS = tuple(f"{PACKAGE}.{name}" for name in ("cli", "__main__", "examples", "models.__main__", "ray"))
 
 # Modules of other packages that templates and compressed snapshots import late.
-OTHERS = ("encodings.unicode_escape", "compression.zstd", "zstandard", "jinja2.debug")
+OTHERS = ("asyncio", "encodings.unicode_escape", "compression.zstd", "zstandard", "jinja2.debug")
 
 _finished = False
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import oxillama.gguf as gguf
@@ -240,7 +240,7 @@ def shipped_draft() -> str:
 
 
 def shipped_file(name: str, remedy: str) -> str:
-    path = str(files("oxillama") / "shipped" / name)
+    path = str(Path(__file__).parents[1] / "shipped" / name)
     if not os.path.exists(path):
         raise LoadError(f"the model that ships with the package is missing ({path}); {remedy}")
     return path
