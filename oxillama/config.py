@@ -207,7 +207,8 @@ class EngineConfig:
     repack: rewrite weights on load into the layout that the kernels like best (more memory, faster). False, without
         `offload`: they stay mapped and take no memory of their own.
     packed: True maps repacked weights from a file in the cache, which all processes share and the first one makes; a
-        path names one that `oxillama pack` made. It takes no memory of its own, and loads at once.
+        path names one that `oxillama pack` made. It takes no memory of its own, and loads at once. With `offload`,
+        weights are read from it.
     offload: an `OffloadPolicy`, its fields as a mapping, or bytes (its `budget`): how much of the weights may be in
         memory; the others are read from the file as they are needed. It changes no result.
     rope: a `RopeConfig`, or its fields as a mapping, that replaces what the file says about rotary embedding.
@@ -269,8 +270,6 @@ class EngineConfig:
             return
         if not self.repack:
             raise ConfigError("packed must be left out with repack=False: packed weights are repacked ones")
-        if isinstance(self.offload, OffloadPolicy) and self.offload.active:
-            raise ConfigError("packed must be left out with offload, which reads weights from the model's own file")
 
     def _check_rope(self) -> None:
         if self.rope is None or isinstance(self.rope, RopeConfig):

@@ -2,6 +2,10 @@
 
 import os
 import tempfile
+from itertools import product
+from pathlib import Path
+
+import numpy as np
 
 from .common import load_engine, model_path
 
@@ -37,11 +41,57 @@ class LoadPacked:
     def time_load_packed(self) -> None:
         load_engine(packed=True).close()
 
+    def time_load_packed_paged(self) -> None:
+        import oxillama
+
+        oxillama.load(model_path(), packed=True, offload=1 << 30).close()
+
     def time_pack(self) -> None:
         from oxillama.models.packed import Cache
 
         Cache.default().clear()
         load_engine(packed=True).close()
+
+
+class Vocabulary:
+    """A tokenizer of 128 thousand tokens, merged by a list or by their scores, and the first text that it cuts."""
+
+    params = ("merges", "scores")
+    param_names = ("by",)
+    timeout = 300
+
+    def setup(self, by: str) -> None:
+        from oxillama.gguf import write_gguf
+        from oxillama.tokenizer.token_bytes import BYTE_TO_CHAR
+
+        letters = "abcdefghijklmnopqrstuvwxyz"
+        pairs = [a + b for a, b in product(letters, repeat=2)]
+        words = [a + b for a, b in product(pairs, repeat=2)][:127_000]
+        halves = [f"{w[0]} {w[1]}" for w in pairs] + [f"{w[:2]} {w[2:]}" for w in words]
+        tokens = [*BYTE_TO_CHAR.values(), *pairs, *words]
+        metadata = {
+            "general.architecture": "llama",
+            "tokenizer.ggml.model": "gpt2" if by == "merges" else "llama",
+            "tokenizer.ggml.pre": "llama-bpe",
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": np.array([2, *[1] * (len(tokens) - 1)], np.int32),
+            "tokenizer.ggml.scores": -np.arange(len(tokens), dtype=np.float32),
+            "tokenizer.ggml.unknown_token_id": 0,
+            "tokenizer.ggml.add_bos_token": False,
+            "tokenizer.ggml.bos_token_id": 0,
+            "tokenizer.ggml.merges": halves,
+        }
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "vocabulary.gguf"
+        write_gguf(self.path, metadata, {})
+
+    def teardown(self, by: str) -> None:
+        self.folder.cleanup()
+
+    def time_tokenizer(self, by: str) -> None:
+        from oxillama.tokenizer import Tokenizer
+
+        Tokenizer.from_gguf(self.path).encode("once upon a time")
 
 
 class Load:

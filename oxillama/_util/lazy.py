@@ -1,9 +1,11 @@
-"""Lazy values, computed when first used."""
+"""Lazy values, computed when first used, and modules that are imported then."""
 
+import importlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Generic, Self, TypeVar, overload
 
-__all__ = ["lazy"]
+__all__ = ["LateModule", "lazy"]
 
 T = TypeVar("T")
 
@@ -29,4 +31,17 @@ class lazy(Generic[T]):
             return self
         value = self._make(owner)
         owner.__dict__[self._make.__name__] = value
+        return value
+
+
+class LateModule(ModuleType):
+    """A module that is imported when something of it is first used.
+
+    For modules that most programs don't need and that take long: asyncio takes as long as a twentieth of the way to the
+    first token of a small model. Modules of the package are imported by an import statement.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(importlib.import_module(self.__name__), name)
+        self.__dict__[name] = value
         return value

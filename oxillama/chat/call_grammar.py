@@ -15,7 +15,6 @@ from oxillama.chat.value_grammar import BracesValues, NestedValues, PythonValues
 from oxillama.chat.values import Schema, kind_of, resolved
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import RuleSet
-from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.matcher import Grammar
 from oxillama.sampler_config import SchemaMode
 
@@ -370,6 +369,8 @@ class _Answers:
             raise GrammarError(f"the parameters of the tool {name!r} must be of type object, not {kind!r:.60}")
 
     def json(self, schema: Any, what: str, spaced: bool = False) -> int:
+        from oxillama.grammar.json_schema import JsonSchemaCompiler  # twenty modules, which only schemas need
+
         if spaced:
             rule = JsonSchemaCompiler.add_to(self.rules, _closed(schema), mode="full", whitespace="flexible")
         else:

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 from oxillama.chat.grammar_parts import Parts
 from oxillama.chat.values import MAX_DEPTH, resolved
-from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.sampler_config import SchemaMode
 
 __all__ = ["BracesValues", "NestedValues", "PythonValues", "Values", "schema_properties"]
@@ -62,6 +61,8 @@ class Values:
         if kind == "string":
             return self.string(schema)
         if kind in ("number", "integer"):
+            from oxillama.grammar.json_schema import JsonSchemaCompiler  # twenty modules, which only schemas need
+
             numeric = {key: schema[key] for key in _NUMERIC if key in schema} | {"type": kind}
             return self.rules.rule(JsonSchemaCompiler.add_to(self.rules, numeric, mode=self.mode))
         if kind == "boolean":

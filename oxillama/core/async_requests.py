@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, cast
 
+from oxillama._util.lazy import LateModule
 from oxillama._util.notebook import LiveText
 from oxillama._util.pickling import stays_here
 from oxillama.core.batch import NO_SNAPSHOT, BatchRunner
@@ -20,7 +20,9 @@ from oxillama.core.text_stream import save_request
 from oxillama.errors import EngineClosedError, GenerateError, SnapshotError
 
 if TYPE_CHECKING:
-    pass
+    import asyncio
+else:
+    asyncio = LateModule("asyncio")
 
 __all__ = [
     "AsyncBatch",

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import oxillama.gguf as gguf
@@ -35,7 +35,7 @@ from oxillama.layer_state import LayerShape, largest_window
 from oxillama.lora import LoraRegistry
 from oxillama.models import ModelSpec, load_model
 from oxillama.models.classifier import Classifier
-from oxillama.models.packed import place_packed
+from oxillama.models.packed import find_packed, place_packed
 from oxillama.models.registry import read_model_spec
 from oxillama.models.weights import Weights, counted
 from oxillama.offload import LayerPager
@@ -240,7 +240,7 @@ def shipped_draft() -> str:
 
 
 def shipped_file(name: str, remedy: str) -> str:
-    path = str(files("oxillama") / "shipped" / name)
+    path = str(Path(__file__).parents[1] / "shipped" / name)
     if not os.path.exists(path):
         raise LoadError(f"the model that ships with the package is missing ({path}); {remedy}")
     return path
@@ -277,10 +277,10 @@ def _load(file: GGUFFile, config: EngineConfig, progress: LoadProgress | None) -
     return_freed_memory()
     pagers: list[LayerPager] = []
     place: Callable[[Weights], Sequence[FileSource]] | None = None
-    if isinstance(config.offload, OffloadPolicy) and config.offload.active:
-        place = partial(place_weights, file, config.offload, config.repack, num_threads, pagers)
     tell = None if progress is None else counted(progress, sum(t.nbytes for t in file.tensors.values()))
-    if config.packed is not False:
+    if isinstance(config.offload, OffloadPolicy) and config.offload.active:
+        place = partial(page_weights, file, config, num_threads, tell, pagers)
+    elif config.packed is not False:
         place = partial(place_packed, file, config.packed, num_threads, tell)
     model = load_model(
         file, repack=config.repack, num_threads=num_threads, context_size=context_size, place=place, progress=tell
@@ -309,16 +309,25 @@ def make_runner(
     )
 
 
-def place_weights(
-    file: GGUFFile, policy: OffloadPolicy, repack: bool, num_threads: int, pagers: list[LayerPager], weights: Weights
+def page_weights(
+    file: GGUFFile,
+    config: EngineConfig,
+    num_threads: int,
+    progress: Callable[[int], None] | None,
+    pagers: list[LayerPager],
+    weights: Weights,
 ) -> Sequence[FileSource]:
-    """Leaves weights in the file as the policy says, none of them mapped; what reads them is added to `pagers`.
+    """Leaves weights in the file, or in its packed file, as the policy says; what reads them is added to `pagers`.
 
-    Raises ConfigError.
+    Raises ConfigError, and what `find_packed` raises.
     """
+    assert isinstance(config.offload, OffloadPolicy)
     if file.path is None:
         raise ConfigError("offload must be left out for a model that is in memory: give model_path as a path")
-    pagers.append(LayerPager(weights, policy, repack=repack, num_threads=num_threads))
+    if config.packed is not False:
+        found = find_packed(file, config.packed, num_threads, progress, weights)
+        weights.move_to(found.source, [entry.offset for entry in found.header.entries])
+    pagers.append(LayerPager(weights, config.offload, repack=config.repack, num_threads=num_threads))
     for shard in file.shards:
         release_pages(shard.data)  # what was looked at to build the model
     return ()

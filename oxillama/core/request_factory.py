@@ -21,7 +21,6 @@ from oxillama.drafts.draft import Target
 from oxillama.errors import ConfigError, ContextOverflowError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.grammar.gbnf import parse_gbnf
-from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.regular import choices_rules, regex_rules
 from oxillama.kernels.sampling import Candidates
 from oxillama.lora import LoraRegistry
@@ -82,6 +81,8 @@ class GrammarCache:
 
     def _compiled(self, kind: str, source: Any, mode: SchemaMode) -> Grammar:
         if kind == "json_schema":
+            from oxillama.grammar.json_schema import JsonSchemaCompiler  # twenty modules, which only schemas need
+
             return JsonSchemaCompiler.compile(source, mode=mode)
         if kind == "grammar":
             return Grammar.parse(source, token_id=self._tokenizer.token_to_id)

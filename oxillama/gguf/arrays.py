@@ -107,6 +107,11 @@ class GGUFArray(Sequence[Any]):
         self.check()
         return found
 
+    def string_places(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """The file's bytes, of which string i is ``[offsets[i] + 8:offsets[i + 1]]``, and the offsets; GGUFError for
+        numbers. Callers ``check()`` after they have used the bytes."""
+        return self.payload, self._places()
+
     def bytes_at(self, index: int) -> bytes:
         """The bytes of one string, UTF-8 or not."""
         found = self._raw(range(self._count)[index])

@@ -25,6 +25,7 @@ cdef struct job:
     int accumulate
     void *pager                     # the matrix's, or NULL
     int64_t first_page, page_panels
+    bint in_panels                  # pages are panels, not rows as files store them
     int64_t first_panel             # of the matrix, where only a page of it is multiplied
     # Of low-rank changes. First products: their rows are multiplied by `scale` and their own one of `scales`, and they
     # count their panels down in `left`. What is changed: second products, added panel by panel once `left` is 0.

@@ -1,6 +1,7 @@
 """Products of activations with weight matrices, of which this is the only implementation.
 
-What is not in panels is packed panel by panel on the way into the same kernels: slower, and equal bits.
+What is not in panels is packed panel by panel on the way into the same kernels: slower, and equal bits. Pages that a
+pager brings in are one or the other.
 """
 
 from cython.parallel cimport prange, threadid
@@ -42,6 +43,7 @@ cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) exc
     j.panel_bytes, j.row_bytes, j.kernel, j.gemm = w.panel_bytes, w.row_bytes, w.kernel, w.gemm
     j.n_in, j.n_out, j.n_panels, j.n_tokens = w.n_in, w.n_out, w.n_panels, n_tokens
     j.integer = w.integer
+    j.in_panels = w.pager is not None and w.pages_in_panels
     _choose_group(j, nt)
     j.y_stride = w.n_out
     j.x_rows = j.y_rows = NULL
@@ -66,7 +68,18 @@ cdef void _choose_group(job *j, int nt) noexcept:
     j.group = max(j.together, min(group, j.n_panels // (4 * nt)))
     if j.n_tokens > 8 and j.integer:
         j.together = j.group    # a tile of tokens, once loaded, is multiplied by all of them
-    j.at_once = max(j.together, <int64_t>(READ_BYTES // (OX_PANEL * j.row_bytes)) // j.together * j.together)
+    j.at_once = max(j.together, <int64_t>(READ_BYTES // _stored_bytes(j)) // j.together * j.together)
+
+
+cdef inline size_t _stored_bytes(const job *j) noexcept nogil:
+    """Of 16 rows as they are stored where they are read."""
+    return j.panel_bytes if j.in_panels else OX_PANEL * j.row_bytes
+
+
+cdef inline size_t _n_stored(const job *j, int64_t first, int64_t n) noexcept nogil:
+    """Bytes of n panels from one on, of which the last may have fewer rows, but not in panels."""
+    return <size_t>n * j.panel_bytes if j.in_panels else <size_t>min(
+        j.n_out - first * OX_PANEL, n * OX_PANEL) * j.row_bytes
 
 
 cdef void _task(const job *j, int64_t task, uint8_t *scratch) noexcept nogil:
@@ -103,15 +116,19 @@ cdef int64_t _multiply(const job *j, int64_t first, int64_t last, uint8_t *scrat
         if rows == NULL:
             memset(j.missed + first, 1, <size_t>(last - first))
             return first
-        _multiply_raw(j, first, first + n, rows, &a, scratch)
+        if j.in_panels:
+            a.w, a.y = rows, j.y + first * OX_PANEL
+            a.n_rows = min(j.n_out - first * OX_PANEL, n * OX_PANEL)
+            j.gemm(&a)
+        else:
+            _multiply_raw(j, first, first + n, rows, &a, scratch)
         first += n
     return last
 
 
 cdef const uint8_t *_rows(const job *j, int64_t first, int64_t n, uint8_t *room) noexcept nogil:
-    """The rows of n panels as files store them, perhaps read from the page cache; NULL if they are not there."""
-    cdef size_t start = <size_t>(first * OX_PANEL) * j.row_bytes
-    cdef size_t n_bytes = <size_t>min(j.n_out - first * OX_PANEL, n * OX_PANEL) * j.row_bytes
+    """The rows of n panels as they are stored, perhaps read from the page cache; NULL if they are not there."""
+    cdef size_t start = <size_t>first * _stored_bytes(j), n_bytes = _n_stored(j, first, n)
     cdef uint8_t *rows = <uint8_t *>j.raw + start if j.raw != NULL else room
     if j.file >= 0 and not read_if_cached(j.file, rows, n_bytes, j.offset + <int64_t>start):
         return NULL
@@ -167,7 +184,7 @@ cdef size_t _scratch_bytes(const job *j) noexcept:
     cdef size_t found = 0
     cdef int i
     if j.packed == NULL:
-        found = _packed_bytes(j) + (<size_t>j.at_once * OX_PANEL * j.row_bytes if j.file >= 0 and j.raw == NULL else 0)
+        found = _packed_bytes(j) + (<size_t>j.at_once * _stored_bytes(j) if j.file >= 0 and j.raw == NULL else 0)
     for i in range(j.n_changes):
         found = max(found, _scratch_bytes(&j.changes[i]))
     return found
@@ -226,7 +243,7 @@ cdef int64_t _run_pages(job *jobs, dict wanted, list pages, workspace) except -1
     for page, address, file, offset in pages:
         for i, first, end in wanted[page]:
             _cut(&parts[n], &jobs[i], (page - jobs[i].first_page) * jobs[i].page_panels + first, end - first, nt)
-            skipped = first * OX_PANEL * <int64_t>jobs[i].row_bytes
+            skipped = first * <int64_t>_stored_bytes(&jobs[i])
             parts[n].raw = <const uint8_t *>(address + <size_t>skipped) if address else NULL
             parts[n].file, parts[n].offset, parts[n].missed = file, offset + skipped, &missed[done]
             done += end - first
@@ -253,7 +270,7 @@ cdef int64_t _bytes_read(const job *parts, int n) noexcept:
     for i in range(n):
         for p in range(parts[i].n_panels if parts[i].file >= 0 else 0):
             if not parts[i].missed[p]:
-                found += min(parts[i].n_out - p * OX_PANEL, <int64_t>OX_PANEL) * <int64_t>parts[i].row_bytes
+                found += <int64_t>_n_stored(&parts[i], p, 1)
     return found
 
 
@@ -307,7 +324,8 @@ cdef int _run(job *jobs, int n_jobs, workspace) except -1:
 
 cdef uint64_t _kind(const job *jobs) noexcept:
     """Costs are those of a format, in panels or as it is stored, for one token or for many."""
-    return PRODUCTS | <uint64_t>(jobs.kernel << 8 | (jobs.packed != NULL) << 4 | (jobs.n_tokens > 8) << 5)
+    cdef bint in_panels = jobs.packed != NULL or jobs.in_panels
+    return PRODUCTS | <uint64_t>(jobs.kernel << 8 | in_panels << 4 | (jobs.n_tokens > 8) << 5)
 
 
 cdef int64_t _work(const job *jobs, int n_jobs) noexcept:

@@ -21,5 +21,6 @@ cdef class Matrix:
     cdef object _raw_owner, _packed_owner
     cdef readonly object pager      # reads the weights page by page; None: they are in memory, or mapped
     cdef int64_t first_page, page_panels
+    cdef bint pages_in_panels
     cdef size_t _first_byte(self, int64_t i) noexcept nogil
     cdef void _pack(self, int64_t i) noexcept nogil

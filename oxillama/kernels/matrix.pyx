@@ -98,16 +98,16 @@ cdef class Matrix:
         self._forget()
         self.packed, self._packed_owner, self.repacked = <uint8_t *>&panels[0], data, True
 
-    def page(self, pager, int64_t first_page, int64_t page_panels):
+    def page(self, pager, int64_t first_page, int64_t page_panels, *, bint in_panels=False):
         """Lets go of the weights: from now on each product asks for those that it reads.
 
         The rows of each matrix of a stack are cut into pages of ``page_panels`` panels of 16, the last of them shorter,
         with numbers from ``first_page`` on. QuantError for pages that can't be. Of the pager a product uses
 
         - ``call = begin(numbers)``: what it wants; ``call.n_open`` pages of it are left to be taken;
-        - ``take(call)``: a list of ``(number, address, file, offset)``, pages as files store them, to be used until
-          ``done``. With ``file`` -1 they are in memory at the address. Otherwise they may be in the page cache: the
-          product reads them to the address, or if that is 0 to memory of its own;
+        - ``take(call)``: a list of ``(number, address, file, offset)``, pages as files store them, or ``in_panels`` as
+          `repack` makes them, to be used until ``done``. With ``file`` -1 they are in memory at the address. Otherwise
+          they may be in the page cache: the product reads them to the address, or if that is 0 to memory of its own;
         - ``done(call, missing, n_bytes)``: pages that were not completely in the cache, and the number of bytes read;
         - ``end(call)``, in any case.
         """
@@ -115,6 +115,7 @@ cdef class Matrix:
             raise QuantError(f"{self.name}: pages of {page_panels} panels from number {first_page} on")
         self._forget()
         self.pager, self.first_page, self.page_panels = pager, first_page, page_panels
+        self.pages_in_panels = in_panels
 
     def _forget(self):
         self.raw = self.packed = NULL

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.kernels.attention import KvSlab, kv_bytes
 from oxillama.kernels.recurrent import RecurrentSlab
-from oxillama.kv_cache.pages import release_rows
+from oxillama.kv_cache.pages import begin_small, release_rows
 from oxillama.layer_state import KvShape, LayerShape, RecurrentShape
 
 __all__ = ["StateArrays", "block_bytes", "slot_bytes"]
@@ -65,7 +65,10 @@ class StateArrays:
                 return RecurrentSlab(n_slots, shape.n_values)
             windowed = bool(shape.window and n_windowed)
             n = n_windowed if windowed else n_blocks
-            return KvSlab(kv_type, n, shape.n_heads, block_tokens, shape.k_dim, shape.v_dim, windowed)
+            made = KvSlab(kv_type, n, shape.n_heads, block_tokens, shape.k_dim, shape.v_dim, windowed)
+            begin_small(made.k)
+            begin_small(made.v)
+            return made
 
         try:
             self.layers = [tuple(slab(shape) for shape in layer) for layer in self.states]

@@ -85,8 +85,12 @@ def refuse(name: str, reason: str) -> None:
 def all_architectures() -> dict[str, Architecture]:
     """The architectures that can be loaded, by name."""
     for family in FAMILIES:
-        importlib.import_module(f"oxillama.models.families.{family}")
+        _import_family(family)
     return dict(sorted(_architectures.items()))
+
+
+def _import_family(family: str) -> None:
+    importlib.import_module(f"oxillama.models.families.{family}")
 
 
 def refused_architectures() -> dict[str, str]:
@@ -111,6 +115,11 @@ def read_model_spec(file: GGUFFile) -> ModelSpec:
 
 def find_architecture(name: str) -> Architecture:
     """Raises UnsupportedModelError, which names it, unless files of this architecture can be loaded."""
+    for family, names in FAMILIES.items():  # the others would take longer than the rest of loading a small model
+        if name in names.split():
+            _import_family(family)
+    if name in _architectures:
+        return _architectures[name]
     known = all_architectures()
     if name in known:
         return known[name]

@@ -44,20 +44,26 @@ class Arena:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A matrix and where its bytes, ``matrix.file_nbytes``, begin in a file; no ``source``: they are in memory.
+    """A matrix and where its bytes begin in a file; no ``source``: they are in memory.
 
-    offset: -1 if they are arranged in another way than in the file.
+    offset: -1 if they are arranged in another way than in the file. in_panels: they are panels, of a packed file.
     """
 
     matrix: Matrix
     source: FileSource | None
     offset: int
+    in_panels: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return self.matrix.panels_nbytes if self.in_panels else self.matrix.file_nbytes
 
     def load(self, buffer: NDArray[np.uint8]) -> None:
-        """Reads the bytes into memory, from where the matrix takes them. Raises ModelFileError."""
+        """Reads the bytes into memory, from where the matrix takes them: uint8 [nbytes]. Raises ModelFileError."""
         if self.source is not None:
             self.source.read(self.offset, buffer)
-            self.matrix.hold(buffer)
+            (self.matrix.hold_panels if self.in_panels else self.matrix.hold)(buffer)
 
 
 class Weights:
@@ -253,6 +259,14 @@ class Weights:
         """Lets all matrices, in the order of `stored`, use these bytes: panels where it has them, else as in files."""
         for stored, part in zip(self._stored, parts, strict=True):
             (stored.matrix.hold_panels if stored.matrix.has_panels else stored.matrix.hold)(part)
+        self._bare = []
+
+    def move_to(self, source: FileSource, offsets: Sequence[int]) -> None:
+        """All matrices, in the order of `stored`, are in a packed file from now on, from where a pager reads them."""
+        self._stored = [
+            Stored(stored.matrix, source, offset, in_panels=stored.matrix.has_panels)
+            for stored, offset in zip(self._stored, offsets, strict=True)
+        ]
         self._bare = []
 
 

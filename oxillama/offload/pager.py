@@ -16,7 +16,7 @@ from oxillama.offload.order import AccessOrder
 from oxillama.offload.pressure import MemoryPressureProbe
 from oxillama.offload.reader import PageReader
 from oxillama.offload.sizing import next_budget
-from oxillama.offload.survey import PANEL, Survey, second_halves, survey
+from oxillama.offload.survey import Survey, second_halves, survey
 
 __all__ = ["LayerPager"]
 
@@ -74,17 +74,17 @@ class LayerPager:
         for s, item, panels in zip(
             self._survey.stored, self._survey.layout.items, self._survey.layout.page_panels, strict=True
         ):
-            w, step = s.matrix, panels * PANEL
-            for matrix in range(w.n_experts):
-                for row in range(0, w.n_out, step):
-                    offset = s.offset + (matrix * w.n_out + row) * w.row_bytes
-                    assert s.source is not None
-                    pages.append(Page(s.source, offset, min(step, w.n_out - row) * w.row_bytes, item.is_experts))
+            assert s.source is not None
+            matrix_bytes = s.nbytes // s.matrix.n_experts  # the last panel of rows in a file may have less than 16
+            for matrix in range(s.matrix.n_experts):
+                for first in range(0, matrix_bytes, panels * item.panel_bytes):
+                    n_bytes = min(panels * item.panel_bytes, matrix_bytes - first)
+                    pages.append(Page(s.source, s.offset + matrix * matrix_bytes + first, n_bytes, item.is_experts))
         return pages
 
     def _page(self, i: int) -> None:
-        layout = self._survey.layout
-        self._survey.stored[i].matrix.page(self.reader, layout.first_page[i], layout.page_panels[i])
+        layout, stored = self._survey.layout, self._survey.stored[i]
+        stored.matrix.page(self.reader, layout.first_page[i], layout.page_panels[i], in_panels=stored.in_panels)
 
     # ---- between steps
 
@@ -119,9 +119,9 @@ class LayerPager:
 
     def _load(self, stored: Stored) -> None:
         w = stored.matrix
-        stored.load(new_buffer(w.file_nbytes))
-        self.reader.counts.bytes += w.file_nbytes
-        if self._repack:
+        stored.load(new_buffer(stored.nbytes))
+        self.reader.counts.bytes += stored.nbytes
+        if self._repack and not stored.in_panels:
             w.repack(num_threads=self._num_threads, release=release_pages, allocate=new_buffer)
 
     # ---- measurements

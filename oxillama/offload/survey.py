@@ -43,7 +43,7 @@ def survey(weights: Weights, policy: OffloadPolicy, probe: MemoryPressureProbe, 
     stored = [s for s in weights.stored if s.source is not None]
     others = [s.matrix for s in weights.stored if s.source is None]  # rearranged: no file has them in this form
     constant = weights.n_value_bytes + sum(held_bytes(w, repack) for w in others)
-    items = [item_of(s.matrix, repack) for s in stored]
+    items = [item_of(s, repack) for s in stored]
     pinned = find_pinned(items, policy.pinned)
     smallest = Layout(items, pinned, 0, DIRECT_SLACK)
     least, most = constant + smallest.least, constant + smallest.most
@@ -66,9 +66,13 @@ def held_bytes(w: Matrix, repack: bool) -> int:
     return w.held_nbytes if repack else w.file_nbytes
 
 
-def item_of(w: Matrix, repack: bool) -> Item:
+def item_of(stored: Stored, repack: bool) -> Item:
+    w = stored.matrix
     is_experts = EXPERTS.match(w.name) is not None
-    return Item(w.name, -(-w.n_out // PANEL), PANEL * w.row_bytes, w.n_experts, held_bytes(w, repack), is_experts)
+    n_panels = -(-w.n_out // PANEL)
+    if stored.in_panels:
+        return Item(w.name, n_panels, stored.nbytes // (w.n_experts * n_panels), w.n_experts, stored.nbytes, is_experts)
+    return Item(w.name, n_panels, PANEL * w.row_bytes, w.n_experts, held_bytes(w, repack), is_experts)
 
 
 def find_pinned(items: Sequence[Item], patterns: Sequence[str]) -> frozenset[int]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from oxillama._util.checks import check_type
 from oxillama._util.json_fields import Fields
+from oxillama._util.lazy import LateModule
 from oxillama._util.places import Place
 from oxillama.config import SamplerConfig
 from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell
@@ -42,8 +42,12 @@ from oxillama.snapshot.resume_request import Given, TextResumer, adapter_set, ch
 from oxillama.snapshot.sequences import put
 
 if TYPE_CHECKING:
+    import asyncio
+
     from oxillama.core.context import EngineContext
     from oxillama.core.draft_options import DraftLike
+else:
+    asyncio = LateModule("asyncio")
 
 __all__ = [
     "ResumeOptions",

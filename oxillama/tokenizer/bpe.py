@@ -1,12 +1,19 @@
-"""Byte-pair vocabularies on the ``tokenizers`` library: byte-level (gpt2), raw UTF-8 (gemma4) and by score (llama)."""
+"""Byte-pair vocabularies: byte-level (gpt2), raw UTF-8 (gemma4) and by score (llama).
 
-import gc
+The ``tokenizers`` library cuts text by its patterns; `Merger` merges the pieces.
+"""
+
 import unicodedata
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama._util.lazy import lazy
 from oxillama.errors import TokenizerError
+from oxillama.tokenizer._merging import Merger, MergeTable, lone_chars
+from oxillama.tokenizer._texts import TokenTexts
 from oxillama.tokenizer.pre_tokenizers import PreTokenizer
 from oxillama.tokenizer.token_bytes import BYTE_TO_CHAR
 from oxillama.tokenizer.token_types import BYTE, CONTROL, UNKNOWN
@@ -15,40 +22,24 @@ from oxillama.tokenizer.vocab import Vocab
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer, pre_tokenizers
 
-__all__ = [
-    "MARK",
-    "Encode",
-    "byte_level_encoder",
-    "is_library_fault",
-    "run",
-    "score_merges",
-    "splitter",
-    "utf8_encoder",
-]
+    from oxillama.gguf import GGUFArray
+
+__all__ = ["MARK", "Encode", "Splitter", "byte_level_encoder", "is_library_fault", "run", "score_order", "utf8_encoder"]
 
 Encode = Callable[[str], list[int]]
 
 MARK = "▁"
+MERGES = "tokenizer.ggml.merges"
 # Sentencepiece makes pieces of at most 16 characters by default, and of some dozens for runs of spaces.
 _MAX_SCORED = 512
 # 0xC0, 0xC1 and 0xF5..0xFF never occur in UTF-8.
 _UTF8_BYTES = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}
 
 
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Half a million small tuples in a row would start the cyclic collector hundreds of times for nothing."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def is_library_fault(error: BaseException) -> bool:
     """Whether an exception came out of the library: a Rust panic is a BaseException that has no public class."""
+    if isinstance(error, MemoryError):
+        return False
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
@@ -57,63 +48,92 @@ def run(tokenizer: "Tokenizer", text: str) -> "Encoding":
     try:
         return tokenizer.encode(text, add_special_tokens=False)
     except BaseException as error:
-        if is_library_fault(error):
-            raise TokenizerError(f"the tokenizer failed on a text of {len(text)} characters: {error}") from None
-        raise
+        raise _failed(text, error) from None
 
 
-def _merge_pairs(merges: list[str]) -> list[tuple[str, str]]:
+def _failed(text: str, error: BaseException) -> BaseException:
+    """The error for a fault inside the library; other exceptions as they are."""
+    if is_library_fault(error):
+        return TokenizerError(f"the tokenizer failed on a text of {len(text)} characters: {error}")
+    return error
+
+
+class Splitter:
+    """Cuts text into the pieces that merges work on: the library's pre-tokenizer, made when a text is cut first."""
+
+    def __init__(self, cut: PreTokenizer) -> None:
+        self._patterns = cut.patterns
+
+    @lazy
+    def _made(self) -> "pre_tokenizers.PreTokenizer":
+        from tokenizers import Regex, pre_tokenizers
+
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in self._patterns])
+
+    def __call__(self, text: str) -> list[tuple[str, tuple[int, int]]]:
+        """The pieces, and where they begin and end in the text. TokenizerError for a fault inside the library."""
+        try:
+            return self._made.pre_tokenize_str(text)
+        except BaseException as error:
+            raise _failed(text, error) from None
+
+
+def _usable(vocab: Vocab, *more: int) -> NDArray[np.uint8]:
+    """Which tokens plain text may turn into, and some more, uint8 [n_vocab]."""
+    found = np.ones(len(vocab.tokens), np.uint8)
+    found[vocab.of_kinds(BYTE, CONTROL, UNKNOWN)] = 0
+    found[list(more)] = 1
+    return found
+
+
+def _merge_parts(merges: "GGUFArray", i: int) -> tuple[str, str]:
     """``"a b"`` -> ``("a", "b")``; the separator is the first space that is not the first character."""
-    pairs: list[Any] = [tuple(merge.split(" ")) for merge in merges]
-    if set(map(len, pairs)) - {2}:
-        for i, merge in enumerate(merges):
-            at = merge.find(" ", 1)
-            if at < 0 or at == len(merge) - 1:
-                raise TokenizerError(f"tokenizer.ggml.merges[{i}] is {merge!r}, not two tokens with a space between")
-            pairs[i] = (merge[:at], merge[at + 1 :])
-    elif any(not left or not right for left, right in pairs):
-        i = next(i for i, pair in enumerate(pairs) if not all(pair))
-        raise TokenizerError(f"tokenizer.ggml.merges[{i}] is {merges[i]!r}, not two tokens with a space between")
-    return pairs
-
-
-def _bpe(ids: dict[str, int], pairs: list[tuple[str, str]], **options: Any) -> "Tokenizer":
-    from tokenizers import Tokenizer
-    from tokenizers.models import BPE
-
+    raw = merges.bytes_at(i)
     try:
-        return Tokenizer(BPE(ids, pairs, **options))
-    except Exception as error:
-        for i, (left, right) in enumerate(pairs):
-            for text in (left, right, left + right):
-                if text not in ids:
-                    merge = f"{left} {right}"
-                    raise TokenizerError(
-                        f"tokenizer.ggml.merges[{i}] is {merge!r}, but {text!r} is not in tokenizer.ggml.tokens"
-                    ) from None
-        raise TokenizerError(f"tokenizer.ggml.merges can't be used: {error}") from None
+        merge = raw.decode()
+    except UnicodeDecodeError as error:
+        raise TokenizerError(f"{MERGES}[{i}] is not valid UTF-8: {raw[:32]!r} ({error.reason})") from None
+    at = merge.find(" ", 1)
+    if at < 0 or at == len(merge) - 1:
+        raise TokenizerError(f"{MERGES}[{i}] is {merge!r}, not two tokens with a space between")
+    return merge[:at], merge[at + 1 :]
 
 
-def splitter(cut: PreTokenizer) -> "pre_tokenizers.PreTokenizer":
-    """Splitter of text into the pieces that merges work on, spelt in the byte alphabet if ``cut.byte_level``."""
-    from tokenizers import Regex, pre_tokenizers
+def _merge_table(
+    vocab: Vocab, usable: NDArray[np.uint8], merges: "GGUFArray", *, keeps_lone: bool
+) -> tuple[MergeTable, list[str]]:
+    """The table of a file's merges, and characters that it gives the ids from n_vocab on.
 
-    steps: list[Any] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cut.patterns]
-    if cut.byte_level:
-        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-    return pre_tokenizers.Sequence(steps)
+    keeps_lone: single characters that only occur in merges have a place there. Raises TokenizerError for a merge that
+    is malformed, or names tokens that are not there.
+    """
+    payload, offsets = merges.string_places()
+    table = MergeTable(vocab.tokens, usable, payload, offsets)
+    merges.check()
+    parts = [_merge_parts(merges, i) for i in table.open]
+
+    def is_token(text: str) -> bool:
+        return text in vocab.ids and bool(usable[vocab.ids[text]])
+
+    lone = sorted(
+        {part for pair in parts for part in pair if len(part) == 1 and not is_token(part)} if keeps_lone else ()
+    )
+    beside = {char: len(vocab.tokens) + i for i, char in enumerate(lone)}
+
+    def resolved(i: int, text: str) -> int:
+        if is_token(text):
+            return vocab.ids[text]
+        if text not in beside:
+            merge = " ".join(_merge_parts(merges, i))
+            raise TokenizerError(f"{MERGES}[{i}] is {merge!r}, but {text!r} is not in tokenizer.ggml.tokens")
+        return beside[text]
+
+    ids = [[resolved(i, text) for text in (*pair, "".join(pair))] for i, pair in zip(table.open, parts, strict=True)]
+    table.close([(left, right, whole) for left, right, whole in ids])
+    return table, lone
 
 
-def _plain_ids(vocab: Vocab) -> dict[str, int]:
-    """The tokens that plain text may turn into, by text."""
-    ids = dict(vocab.ids)
-    for i, kind in enumerate(vocab.types):
-        if kind in (BYTE, CONTROL, UNKNOWN):
-            ids.pop(vocab.tokens[i], None)
-    return ids
-
-
-def byte_level_encoder(vocab: Vocab, merges: list[str]) -> Encode:
+def byte_level_encoder(vocab: Vocab, merges: "GGUFArray") -> Encode:
     """Encoder of a ``gpt2`` vocabulary, whose tokens are spelt in GPT-2's byte alphabet.
 
     A vocabulary that lacks some of the 256 bytes (a few do) refuses text that needs them, instead of dropping it.
@@ -122,16 +142,19 @@ def byte_level_encoder(vocab: Vocab, merges: list[str]) -> Encode:
         TokenizerError: a merge is malformed or names tokens that are not there.
     """
     whole = vocab.cut.ignore_merges
-    with _no_collector():
-        pairs = _merge_pairs(merges)
-        try:
-            # Left in, a control token that reads like a word would be taken for a piece of plain text.
-            tokenizer = _bpe(_plain_ids(vocab) if whole else vocab.ids, pairs, ignore_merges=whole)
-        except TokenizerError:
-            if not whole:
-                raise
-            tokenizer = _bpe(vocab.ids, pairs, ignore_merges=whole)
-    tokenizer.pre_tokenizer = splitter(vocab.cut)
+    everything = np.ones(len(vocab.tokens), np.uint8)
+    # Left in, a control token that reads like a word would be taken for a piece of plain text.
+    usable = _usable(vocab) if whole else everything
+    try:
+        table, _ = _merge_table(vocab, usable, merges, keeps_lone=False)
+    except TokenizerError:
+        if not whole:
+            raise
+        usable = everything
+        table, _ = _merge_table(vocab, usable, merges, keeps_lone=False)
+    alphabet = [BYTE_TO_CHAR[byte].encode() for byte in range(256)]
+    merger = Merger(vocab.tokens, usable, merges=table, alphabet=alphabet, whole=whole)
+    split = Splitter(vocab.cut)
     missing = bytes(byte for byte in sorted(_UTF8_BYTES) if BYTE_TO_CHAR[byte] not in vocab.ids)
 
     def encode(text: str) -> list[int]:
@@ -139,7 +162,7 @@ def byte_level_encoder(vocab: Vocab, merges: list[str]) -> Encode:
             text = unicodedata.normalize("NFC", text)
         if missing:
             refuse(text, missing)
-        return list(run(tokenizer, text).ids)
+        return merger.ids([piece for piece, _ in split(text)])
 
     return encode
 
@@ -153,29 +176,30 @@ def refuse(text: str, missing: bytes) -> None:
         )
 
 
-def score_merges(ids: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """Merges that rebuild a sentencepiece BPE vocabulary: the pair whose whole has the highest score goes first.
+def score_order(vocab: Vocab, usable: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Ranks of tokens as what merges make, int32 [n_vocab]: the highest score goes first, wholes of one score by id.
 
-    A pair may merge when its whole is a token. Wholes of one score go by id.
+    -1: nothing makes it, since it is a single character or not usable.
 
     Raises:
-        TokenizerError: a token is so long that looking at all its halves would take ages.
+        TokenizerError: a token is so long that looking at all that might make it would take ages.
     """
-    order = sorted((text for text in ids if len(text) > 1), key=lambda text: -scores[ids[text]])
-    longest = max(order, key=len, default="")
-    if len(longest) > _MAX_SCORED:
+    texts, n_chars = vocab.tokens, vocab.tokens.n_chars()
+    made = (n_chars > 1) & (usable != 0)
+    scores = np.zeros(len(texts)) if vocab.scores is None else vocab.scores
+    by_rank = np.argsort(-scores, kind="stable")
+    longest = by_rank[np.argmax(np.where(made, n_chars, 0)[by_rank])]
+    if made[longest] and n_chars[longest] > _MAX_SCORED:
         raise TokenizerError(
-            f"tokenizer.ggml.tokens[{ids[longest]}] has {len(longest)} characters; the limit is {_MAX_SCORED}"
+            f"tokenizer.ggml.tokens[{longest}] has {n_chars[longest]} characters; the limit is {_MAX_SCORED}"
         )
-    return [
-        (text[:i], text[i:])
-        for text in order
-        for i in range(1, len(text))
-        if (i == 1 or text[:i] in ids) and (i == len(text) - 1 or text[i:] in ids)
-    ]
+    order = np.empty(len(texts), np.int32)
+    order[by_rank] = np.arange(len(texts), dtype=np.int32)
+    order[~made] = -1
+    return order
 
 
-def utf8_encoder(vocab: Vocab, merges: list[str] | None) -> Encode:
+def utf8_encoder(vocab: Vocab, merges: "GGUFArray | None") -> Encode:
     """Encoder of a vocabulary spelt in UTF-8 with ``▁`` for spaces: ``gemma4`` (given merges) or ``llama`` (scores).
 
     A character outside the vocabulary becomes its ``<0xXX>`` tokens, or the unknown token where those are missing.
@@ -189,8 +213,7 @@ def utf8_encoder(vocab: Vocab, merges: list[str] | None) -> Encode:
         raise TokenizerError(
             "the vocabulary has neither all <0xXX> byte tokens nor an unknown token (tokenizer.ggml.unknown_token_id)"
         )
-    with _no_collector():
-        tokenizer, lone = _utf8_model(vocab, merges)
+    merger, lone = _utf8_merger(vocab, merges)
     spelt = {len(vocab.tokens) + i: _spell(vocab, char) for i, char in enumerate(lone)}
     mark = [vocab.byte_ids[byte] for byte in MARK.encode() if byte in vocab.byte_ids]
 
@@ -203,7 +226,7 @@ def utf8_encoder(vocab: Vocab, merges: list[str] | None) -> Encode:
             if i:
                 out += mark
             if part:
-                out += run(tokenizer, part.replace(" ", MARK)).ids
+                out += merger.ids([part.replace(" ", MARK)])
         if spelt and max(out, default=0) >= len(vocab.tokens):
             return [i for token in out for i in spelt.get(token, (token,))]
         return out
@@ -211,18 +234,27 @@ def utf8_encoder(vocab: Vocab, merges: list[str] | None) -> Encode:
     return encode
 
 
-def _utf8_model(vocab: Vocab, merges: list[str] | None) -> tuple["Tokenizer", list[str]]:
-    """The model behind :func:`utf8_encoder`, and characters that have ids from ``n_vocab`` on in it."""
-    unk = vocab.special.unk
-    ids = _plain_ids(vocab)
-    pairs = _merge_pairs(merges) if merges is not None else score_merges(ids, vocab.scores or [])
+def _utf8_merger(vocab: Vocab, merges: "GGUFArray | None") -> tuple[Merger, list[str]]:
+    """The merger behind :func:`utf8_encoder`, and characters that have ids from ``n_vocab`` on in it."""
+    unk, options = vocab.special.unk, dict[str, Any]()
+    plain = _usable(vocab)
+    usable = _usable(vocab, *vocab.byte_ids.values(), *([] if unk is None else [unk]))
     # Single characters that only occur inside tokens need a place in the model; they are spelt out afterwards.
-    lone = sorted({part for pair in pairs for part in pair if len(part) == 1 and part not in ids})
-    ids.update((char, len(vocab.tokens) + i) for i, char in enumerate(lone))
-    ids.update((vocab.tokens[i], i) for i in (*vocab.byte_ids.values(), *([] if unk is None else [unk])))
-    unk_token = None if unk is None else vocab.tokens[unk]
-    options = {"unk_token": unk_token, "fuse_unk": True, "byte_fallback": bool(vocab.byte_ids)}
-    return _bpe(ids, pairs, **options), lone
+    if merges is not None:
+        options["merges"], lone = _merge_table(vocab, usable, merges, keeps_lone=True)
+    else:
+        options["order"] = score_order(vocab, plain)
+        lone = sorted(char.decode() for char in lone_chars(vocab.tokens, plain))
+    byte_ids = np.array([vocab.byte_ids.get(byte, -1) for byte in range(256)], np.int32)
+    unk_id = -1 if unk is None else unk
+    return Merger(vocab.tokens, usable, lone=_texts(lone), byte_ids=byte_ids, unk=unk_id, **options), lone
+
+
+def _texts(texts: Iterable[str]) -> TokenTexts:
+    raw = [text.encode() for text in texts]
+    payload = b"".join(len(text).to_bytes(8, "little") + text for text in raw)
+    offsets = np.cumsum([0, *(8 + len(text) for text in raw)], dtype=np.int64)
+    return TokenTexts(np.frombuffer(payload, np.uint8), offsets)
 
 
 def _spell(vocab: Vocab, char: str) -> tuple[int, ...]:

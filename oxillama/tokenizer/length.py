@@ -9,9 +9,10 @@ whole has there (`Measure.cuts`).
 import re
 import string
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from oxillama.tokenizer.bpe import MARK, is_library_fault, splitter
+from oxillama.errors import TokenizerError
+from oxillama.tokenizer.bpe import MARK, Splitter
 from oxillama.tokenizer.token_types import CONTROL, UNKNOWN
 from oxillama.tokenizer.vocab import Vocab
 from oxillama.tokenizer.word_models import keeps
@@ -102,7 +103,7 @@ def measure_of(vocab: Vocab) -> Measure:
         return Measure(0, _word_cuts)
     if vocab.model == "t5":
         return _unigram_measure(vocab)
-    longest = max(map(len, vocab.tokens), default=0)
+    longest = int(vocab.tokens.n_chars().max(initial=0))
     if vocab.model == "rwkv":  # where a text is cut, its pieces may be others
         return Measure(longest, _no_cuts)
     if vocab.nfc:  # composing may reach across a cut
@@ -124,15 +125,13 @@ def _spells_all(vocab: Vocab) -> bool:
 def _byte_level_cuts(vocab: Vocab) -> Cuts:
     """Places where the patterns cut behind a letter. They match a text from left to right, none looks back, and those
     that look ahead are of spaces and digits: so the text on either side of such a place is cut as if it were alone."""
-    split = splitter(replace(vocab.cut, byte_level=False))
+    split = Splitter(vocab.cut)
 
     def cuts(window: str) -> Iterator[int]:
         try:
-            starts = [start for _, (start, _) in split.pre_tokenize_str(window)]
-        except BaseException as error:
-            if is_library_fault(error):
-                return iter(())
-            raise
+            starts = [start for _, (start, _) in split(window)]
+        except TokenizerError:
+            return iter(())
         return (start for start in reversed(starts) if start and window[start - 1].isalpha())
 
     return cuts

@@ -60,7 +60,7 @@ _EOG_IF_CONTROL = (
 )
 
 
-def end_of_generation(ids: Mapping[str, int], types: list[int], special: SpecialIds) -> frozenset[int]:
+def end_of_generation(ids: Mapping[str, int], types: bytearray, special: SpecialIds) -> frozenset[int]:
     """Ids after which generation stops: EOS, EOT, EOM, and tokens known by their text.
 
     Tokens that are special by their text alone get the type CONTROL in ``types``.
@@ -80,7 +80,7 @@ def end_of_generation(ids: Mapping[str, int], types: list[int], special: Special
 
 
 def strip_rules(
-    meta: "Metadata", pre: str, ids: Mapping[str, int], types: list[int]
+    meta: "Metadata", pre: str, ids: Mapping[str, int], types: bytearray
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Special tokens that swallow the whitespace to their left, and to their right.
 

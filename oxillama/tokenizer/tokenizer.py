@@ -6,12 +6,14 @@ from collections.abc import Callable, Container, Hashable, Iterable, Iterator, M
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from blake3 import blake3
 
 from oxillama._util.lazy import lazy
 from oxillama._util.pickling import OpenedOnce, frozen
 from oxillama.errors import ChatTemplateError, PickleError, TokenizerError
-from oxillama.tokenizer.bpe import Encode, byte_level_encoder, utf8_encoder
+from oxillama.tokenizer._texts import TokenTexts
+from oxillama.tokenizer.bpe import MERGES, Encode, byte_level_encoder, utf8_encoder
 from oxillama.tokenizer.byte_pieces import byte_piece_encoder
 from oxillama.tokenizer.kept import KeptPieces
 from oxillama.tokenizer.length import Measure, least_tokens, measure_of
@@ -19,7 +21,7 @@ from oxillama.tokenizer.special import Partition
 from oxillama.tokenizer.stream import TokenStream
 from oxillama.tokenizer.token_bytes import token_bytes_of
 from oxillama.tokenizer.token_types import CONTROL, UNKNOWN, USER_DEFINED
-from oxillama.tokenizer.vocab import Vocab, decode_texts, read_vocab
+from oxillama.tokenizer.vocab import TokenIds, Vocab, read_vocab
 from oxillama.tokenizer.word_models import unigram_encoder, word_piece_encoder
 
 if TYPE_CHECKING:
@@ -88,11 +90,18 @@ class Tokenizer:
     @lazy
     def _digest(self) -> str:
         """Of the vocabulary and the templates."""
-        parts = []
+        parts: list[object] = [sorted(self.chat_templates.items())]
         for field in fields(self._vocab):
             value = getattr(self._vocab, field.name)
-            parts.append((field.name, sorted(value) if isinstance(value, frozenset) else value))
-        return blake3(repr((parts, sorted(self.chat_templates.items()))).encode("utf-8", "surrogatepass")).hexdigest()
+            if isinstance(value, TokenTexts):
+                value = blake3(value.starts.tobytes() + value.data.tobytes()).digest()
+            elif isinstance(value, np.ndarray):
+                value = value.tobytes()
+            elif isinstance(value, frozenset):
+                value = sorted(value)
+            if not isinstance(value, TokenIds):  # they follow from the texts
+                parts.append((field.name, value))
+        return blake3(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
     @classmethod
     def from_gguf(
@@ -240,7 +249,7 @@ class Tokenizer:
 
     def _specials(self, kinds: tuple[int, ...]) -> dict[str, int]:
         tokens = self._vocab.tokens
-        return {tokens[i]: i for i, kind in enumerate(self._vocab.types) if kind in kinds and tokens[i]}
+        return {tokens[i]: i for i in self._vocab.of_kinds(*kinds) if tokens[i]}
 
     # ---- tokens -> text
 
@@ -392,7 +401,7 @@ def _encoder(vocab: Vocab, meta: "Metadata") -> Encode:
         return byte_piece_encoder(vocab)
     if vocab.model == "llama":
         return utf8_encoder(vocab, None)
-    merges = decode_texts(meta.get_array("tokenizer.ggml.merges", str), "tokenizer.ggml.merges")
+    merges = meta.get_array(MERGES, str)
     return byte_level_encoder(vocab, merges) if vocab.cut.byte_level else utf8_encoder(vocab, merges)
 
 

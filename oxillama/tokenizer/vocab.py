@@ -1,21 +1,24 @@
 """The vocabulary of a GGUF file, read and checked: token texts, types, scores, special ids and flags."""
 
 import logging
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from oxillama.errors import MissingKeyError, TokenizerError, UnsupportedModelError
+from oxillama.tokenizer._texts import TokenTexts
 from oxillama.tokenizer.pre_tokenizers import PreTokenizer, known_pre_tokenizers, pre_tokenizer
 from oxillama.tokenizer.special import BERT_TEXTS, FIM_TEXTS, end_of_generation, strip_rules
-from oxillama.tokenizer.token_types import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, SpecialIds
+from oxillama.tokenizer.token_types import BYTE, NORMAL, SpecialIds
 
 if TYPE_CHECKING:
     from oxillama.gguf import GGUFArray, GGUFFile, Metadata
 
-__all__ = ["Vocab", "decode_texts", "read_vocab"]
+__all__ = ["TokenIds", "Vocab", "read_texts", "read_vocab"]
 
 _P = "tokenizer.ggml."
 _MODELS = ("gpt2", "gemma4", "llama", "bert", "t5", "rwkv")
@@ -51,17 +54,36 @@ _BYTE_TEXT = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _log = logging.getLogger("oxillama")
 
 
+class TokenIds(Mapping[str, int]):
+    """The ids of a vocabulary's tokens by their texts, of which empty ones have none."""
+
+    def __init__(self, texts: TokenTexts) -> None:
+        self._texts = texts
+
+    def __getitem__(self, text: str) -> int:
+        found = self._texts.id_of(text)
+        if found < 0:
+            raise KeyError(text)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (text for text in self._texts if text)
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(np.diff(self._texts.starts)))
+
+
 @dataclass(frozen=True, slots=True)
 class Vocab:
-    """A checked vocabulary. ``tokens``, ``types`` and ``scores`` (if any) have ``n_vocab`` entries each."""
+    """A checked vocabulary. ``tokens``, ``types`` (a byte each) and ``scores`` (if any) have ``n_vocab`` entries."""
 
     model: str
     pre: str
     cut: PreTokenizer
-    tokens: list[str]
-    ids: dict[str, int]
-    types: list[int]
-    scores: list[float] | None
+    tokens: TokenTexts
+    ids: TokenIds
+    types: bytes
+    scores: NDArray[np.float64] | None
     special: SpecialIds
     add_bos: bool
     add_eos: bool
@@ -82,6 +104,14 @@ class Vocab:
         """Whether token texts spell a space as ``▁``."""
         return self.model != "rwkv" and (self.model in ("llama", "t5", "bert") or not self.cut.byte_level)
 
+    def of_kinds(self, *kinds: int) -> list[int]:
+        """Ids of the tokens of some types."""
+        return ids_of_kinds(self.types, *kinds)
+
+
+def ids_of_kinds(types: bytes | bytearray, *kinds: int) -> list[int]:
+    return np.flatnonzero(np.isin(np.frombuffer(types, np.uint8), kinds)).tolist()
+
 
 def read_vocab(file: "GGUFFile") -> Vocab:
     """Read and check the ``tokenizer.ggml.*`` metadata.
@@ -94,11 +124,13 @@ def read_vocab(file: "GGUFFile") -> Vocab:
     meta = file.metadata
     model = _model(meta)
     pre, cut = _pre_tokenizer(meta, model)
-    tokens = decode_texts(meta.get_array(_P + "tokens", str), _P + "tokens")
+    tokens = read_texts(meta.get_array(_P + "tokens", str), _P + "tokens")
     if not tokens:
         raise TokenizerError(f"{_P}tokens is empty: the file has no vocabulary")
-    ids = _index(tokens)
-    types = _types(meta, len(tokens))
+    if tokens.twice is not None:
+        first, second = tokens.twice
+        raise TokenizerError(f"{_P}tokens holds {tokens[first]!r} twice, as ids {first} and {second}")
+    ids, types = TokenIds(tokens), _types(meta, len(tokens))
     special = _special_ids(meta, model, ids, len(tokens))
     eog = end_of_generation(ids, types, special)
     left, right = strip_rules(meta, pre, ids, types)
@@ -108,7 +140,7 @@ def read_vocab(file: "GGUFFile") -> Vocab:
         cut=cut,
         tokens=tokens,
         ids=ids,
-        types=types,
+        types=bytes(types),
         scores=_scores(meta, model, len(tokens)),
         special=special,
         charsmap=_charsmap(meta),
@@ -167,69 +199,65 @@ def _pre_tokenizer(meta: "Metadata", model: str) -> tuple[str, PreTokenizer]:
     return name, cut
 
 
-def decode_texts(array: "GGUFArray", key: str) -> list[str]:
+def read_texts(array: "GGUFArray", key: str) -> TokenTexts:
     """The strings of a metadata array. Raises TokenizerError naming the entry that is not UTF-8."""
-    raw: list[bytes] = array.bytes_list()
-    # One decode of everything is several times faster than one per entry; NUL does not occur in real token texts.
+    payload, offsets = array.string_places()
     try:
-        texts = b"\0".join(raw).decode().split("\0") if raw else []
-        if len(texts) == len(raw):
-            return texts
-    except UnicodeDecodeError:
-        pass
-    texts = []
-    for i, entry in enumerate(raw):
-        try:
-            texts.append(entry.decode())
-        except UnicodeDecodeError as error:
-            raise TokenizerError(f"{key}[{i}] is not valid UTF-8: {entry[:32]!r} ({error.reason})") from None
+        texts = TokenTexts(payload, offsets)
+    except OverflowError as error:
+        raise TokenizerError(f"{key} is too large: {error}") from None
+    array.check()
+    if not _is_utf8(texts):
+        for i, entry in enumerate(array.bytes_list()):
+            try:
+                entry.decode()
+            except UnicodeDecodeError as error:
+                raise TokenizerError(f"{key}[{i}] is not valid UTF-8: {entry[:32]!r} ({error.reason})") from None
     return texts
 
 
-def _index(tokens: list[str]) -> dict[str, int]:
-    ids = dict(zip(tokens, range(len(tokens)), strict=True))
-    ids.pop("", None)  # an empty text can't be matched; such tokens are padding
-    if len(ids) + tokens.count("") == len(tokens):
-        return ids
-    seen: dict[str, int] = {}
-    for i, text in enumerate(tokens):
-        if text and text in seen:
-            raise TokenizerError(f"{_P}tokens holds {text!r} twice, as ids {seen[text]} and {i}")
-        seen[text] = i
-    return ids
+def _is_utf8(texts: TokenTexts) -> bool:
+    """Whether each text is, which is so if all of them in a row are and none begins within a character."""
+    try:
+        str(texts.data.data, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    firsts = texts.data[texts.starts[texts.starts < len(texts.data)]]
+    return not bool(np.any(firsts & 0xC0 == 0x80))
 
 
-def _same_length(key: str, values: Sequence[object], n_vocab: int) -> None:
+def _same_length(key: str, values: Sized, n_vocab: int) -> None:
     if len(values) != n_vocab:
         raise TokenizerError(f"{_P}{key} has {len(values)} entries, but {_P}tokens has {n_vocab}")
 
 
-def _types(meta: "Metadata", n_vocab: int) -> list[int]:
+def _types(meta: "Metadata", n_vocab: int) -> bytearray:
     if _P + "token_type" not in meta:
-        return [NORMAL] * n_vocab
+        return bytearray([NORMAL]) * n_vocab
     array = meta.get_array(_P + "token_type", int)
     _same_length("token_type", array, n_vocab)
-    types: list[int] = array.tolist()
-    unknown = set(types) - {0, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE}
-    if unknown:
-        i = next(i for i, t in enumerate(types) if t in unknown)
+    types = array.numpy()
+    unknown = (types < 0) | (types > BYTE)
+    if unknown.any():
+        i = int(unknown.argmax())
         raise TokenizerError(f"{_P}token_type[{i}] is {types[i]}, not one of 0..6")
-    return types
+    return bytearray(types.astype(np.uint8).tobytes())
 
 
-def _scores(meta: "Metadata", model: str, n_vocab: int) -> list[float] | None:
+def _scores(meta: "Metadata", model: str, n_vocab: int) -> NDArray[np.float64] | None:
     if model not in ("llama", "t5"):
         return None
     array = meta.get_array(_P + "scores", float)
     _same_length("scores", array, n_vocab)
-    scores: list[float] = array.tolist()
-    for i, score in enumerate(scores):
-        if not math.isfinite(score):
-            raise TokenizerError(f"{_P}scores[{i}] is {score}, not a finite number")
+    scores: NDArray[np.float64] = array.numpy().astype(np.float64)
+    finite = np.isfinite(scores)
+    if not finite.all():
+        i = int(finite.argmin())
+        raise TokenizerError(f"{_P}scores[{i}] is {scores[i]}, not a finite number")
     return scores
 
 
-def _special_ids(meta: "Metadata", model: str, ids: dict[str, int], n_vocab: int) -> SpecialIds:
+def _special_ids(meta: "Metadata", model: str, ids: Mapping[str, int], n_vocab: int) -> SpecialIds:
     found: dict[str, int | None] = {}
     defaults = _DEFAULT_IDS.get(model, {})
     for name, key in _ID_KEYS.items():
@@ -282,12 +310,10 @@ def _charsmap(meta: "Metadata") -> bytes:
     return values.tobytes()
 
 
-def _byte_ids(tokens: list[str], types: list[int]) -> dict[int, int]:
+def _byte_ids(tokens: TokenTexts, types: bytearray) -> dict[int, int]:
     """byte -> id, from the ``<0xXX>`` tokens."""
     found: dict[int, int] = {}
-    for i, kind in enumerate(types):
-        if kind != BYTE:
-            continue
+    for i in ids_of_kinds(types, BYTE):
         if not _BYTE_TEXT.fullmatch(tokens[i]):  # `int` would read "<0x-1>", too
             raise TokenizerError(f"{_P}tokens[{i}] is a byte token but reads {tokens[i]!r}, not <0x00>..<0xFF>")
         found[int(tokens[i][3:5], 16)] = i

@@ -40,7 +40,7 @@ def word_piece_encoder(vocab: Vocab) -> Encode:
     unk = vocab.special.unk
     if unk is None:
         raise TokenizerError("a bert vocabulary needs an unknown token: set tokenizer.ggml.unknown_token_id")
-    pieces = {_piece(text, vocab.types[i]): i for text, i in vocab.ids.items()}
+    pieces = {_piece(text, vocab.types[i]): i for i, text in enumerate(vocab.tokens) if text}
     pieces.pop("", None)
     name = vocab.tokens[unk]
     pieces[name] = unk
@@ -69,9 +69,10 @@ def unigram_encoder(vocab: Vocab) -> Encode:
         raise TokenizerError("a t5 vocabulary needs an unknown token: set tokenizer.ggml.unknown_token_id")
     # Ids are positions, so a place must be kept for tokens that text can't produce; no plain space reaches the model.
     scored = [(f" {i}", 0.0) for i in range(len(vocab.tokens))]
+    scores = [0.0] * len(scored) if vocab.scores is None else vocab.scores.tolist()
     for i, (text, kind) in enumerate(zip(vocab.tokens, vocab.types, strict=True)):
         if text and kind not in (CONTROL, UNKNOWN, BYTE):
-            scored[i] = (text, 0.0 if kind == USER_DEFINED or not vocab.scores else vocab.scores[i])
+            scored[i] = (text, 0.0 if kind == USER_DEFINED else scores[i])
     tokenizer = Tokenizer(Unigram(scored, unk, False))
     normalizer = _charsmap_normalizer(vocab.charsmap)
     fallback = len(vocab.byte_ids) == 256

@@ -8,7 +8,7 @@ import pytest
 
 from oxillama.kv_cache import pages
 from oxillama.kv_cache.arrays import StateArrays
-from oxillama.kv_cache.pages import release_rows
+from oxillama.kv_cache.pages import begin_small, release_rows
 from oxillama.layer_state import KvShape, RecurrentShape
 
 PAGE = mmap.PAGESIZE
@@ -46,6 +46,21 @@ def test_pages_never_written_are_not_counted():
     array = np.frombuffer(memory, np.uint8).reshape(100, 1 << 16)
     array[3] = 1
     assert 1 << 16 <= release_rows(array, range(100)) <= (1 << 16) + PAGE
+
+
+@linux
+@pytest.mark.parametrize("offset", [0, 64, PAGE + 1])
+def test_what_is_written_first_takes_small_pages(offset):
+    """And what comes behind keeps those that it was given."""
+    array = np.zeros((64 << 20) + offset, np.uint8)[offset:]
+    begin_small(array)
+    for at in (0, pages.HUGE - 1):
+        array[at] = 1
+    rows = array.reshape(64, 1 << 20)
+    assert release_rows(rows, range(4)) <= 4 * PAGE
+    assert (array == 0).sum() >= array.size - 2
+    array[:] = 3
+    assert (array == 3).all()
 
 
 def test_nothing_is_released_on_other_systems(monkeypatch):

@@ -13,6 +13,8 @@ from oxillama.kernels.grammar_stacks import Stacks
 from oxillama.kernels.grammar_trie import TokenTrie
 from oxillama.kernels.repeats import repeat_lengths
 from oxillama.kernels.sampling import Candidates
+from oxillama.tokenizer._merging import Merger, MergeTable
+from oxillama.tokenizer._texts import TokenTexts
 from tests.lora.files import linear_shapes, random_factors, write_adapter
 from tests.memory.trial import Operation
 from tests.models.references import rewritten
@@ -55,6 +57,20 @@ def trie():
 def built_trie(_):
     made = TokenTrie(VOCABULARY, [len(VOCABULARY) - 1])
     return [made.text(i) for i in range(len(VOCABULARY))]
+
+
+def strings(texts):
+    """A GGUF array of strings: bytes, and where each begins."""
+    payload = b"".join(len(text).to_bytes(8, "little") + text for text in texts)
+    return np.frombuffer(payload, np.uint8), np.cumsum([0, *(8 + len(text) for text in texts)], dtype=np.int64)
+
+
+def merged(_):
+    """Without the library that cuts texts, whose language ends what has no memory."""
+    texts, usable = TokenTexts(*strings([b"a", b"b", b"ab", b"abab"])), np.ones(4, np.uint8)
+    merges = MergeTable(texts, usable, *strings([b"a b", b"ab ab"]))
+    merges.close([])
+    return Merger(texts, usable, merges=merges).ids(["abababa", "ab" * 5000]), texts[2], texts.n_chars().tolist()
 
 
 def walked(name):
@@ -115,6 +131,7 @@ def kernels():
         **{f"follow {name}": Operation(grammar_of(name), walked(name)) for name in GRAMMARS},
         "compile a schema": Operation(lambda: SCHEMA, from_schema),
         "vocabulary": Operation(lambda: None, built_trie),
+        "merges": Operation(lambda: None, merged),
         "compact": Operation(lambda: Stacks(Grammar.parse(GRAMMARS["sums"]).automaton), compacted),
         "triggers": Operation(grammar_of("sums"), triggered),
         "candidates": Operation(Candidates, cut),

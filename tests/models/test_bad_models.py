@@ -1,11 +1,14 @@
 """Files that are well-formed GGUF but no usable model: typed errors that name the key or tensor."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import oxillama.gguf as gguf
 from oxillama.errors import LoadError, MissingKeyError, MissingTensorError, UnsupportedModelError
-from oxillama.models import architectures, load_model
+from oxillama.models import architectures, families, load_model
+from oxillama.models.families import FAMILIES
 from tests.models.references import path_of
 
 F32 = np.float32
@@ -110,6 +113,13 @@ def test_vocabulary_only(tmp_path):
 
 def test_architectures_are_listed():
     assert {"llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe"} <= set(architectures())
+
+
+def test_each_architecture_is_registered_by_the_module_that_is_imported_for_it():
+    assert sorted(name for names in FAMILIES.values() for name in names.split()) == list(architectures())
+    for family, names in FAMILIES.items():
+        source = (Path(families.__file__).parent / f"{family}.py").read_text()
+        assert [name for name in names.split() if f'"{name}"' not in source] == []
 
 
 @pytest.mark.parametrize(

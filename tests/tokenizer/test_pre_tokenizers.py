@@ -9,21 +9,18 @@ import json
 import pytest
 
 from oxillama.errors import UnsupportedModelError
-from oxillama.tokenizer.bpe import splitter
+from oxillama.tokenizer.bpe import Splitter
 from oxillama.tokenizer.pre_tokenizers import known_pre_tokenizers, pre_tokenizer
-from oxillama.tokenizer.token_bytes import BYTE_TO_CHAR
 from tests.tokenizer.build import DATA, byte_level, make
 
 PIECES = json.loads((DATA / "pieces.json").read_text(encoding="utf-8"))
-CHAR_TO_BYTE = {char: byte for byte, char in BYTE_TO_CHAR.items()}
 ROWS = [(name, group["pieces"]) for group in PIECES["groups"] for name in group["pre"]]
 
 
 def cut(name: str, text: str) -> list[str]:
     row = pre_tokenizer(name)
     assert row is not None
-    found = splitter(row).pre_tokenize_str(text)
-    return [bytes(CHAR_TO_BYTE[char] for char in piece).decode("utf-8", "surrogateescape") for piece, _ in found]
+    return [piece for piece, _ in Splitter(row)(text)]
 
 
 @pytest.mark.parametrize(("name", "rows"), ROWS, ids=[name for name, _ in ROWS])

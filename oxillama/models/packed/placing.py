@@ -24,7 +24,7 @@ from oxillama.models.packed.writing import header_of, write_packed
 from oxillama.models.registry import load_model
 from oxillama.models.weights import Weights, counted
 
-__all__ = ["pack_model", "place_packed", "verify_model"]
+__all__ = ["find_packed", "pack_model", "place_packed", "verify_model"]
 
 Progress = Callable[[int], None]  # bytes of a matrix that is done
 LoadProgress = Callable[[int, int], object]  # bytes of tensors that are done, bytes of all
@@ -41,16 +41,29 @@ def place_packed(
 ) -> Sequence[FileSource]:
     """Maps a built model's weights from its packed file; returns the file that stays mapped.
 
+    Raises what `find_packed` raises.
+    """
+    found = find_packed(file, packed, num_threads, progress, weights)
+    weights.take(found.parts())
+    return [found.source]
+
+
+def find_packed(
+    file: GGUFFile,
+    packed: str | os.PathLike[str] | bool,
+    num_threads: int,
+    progress: Progress | None,
+    weights: Weights,
+) -> PackedFile:
+    """A built model's packed file, whose checksums are right.
+
     packed: True takes the one of the cache, which is made if it isn't there, and again if it is damaged or cut off; a
     path is only read. Raises PackedFileError for a file that is named and can't be used, ModelNotFoundError if there is
     none, LoadError if the cache can't be written, ModelFileError if the model is changed meanwhile.
     """
     if isinstance(packed, bool):
-        found = _cached(file, Cache.default(), num_threads, progress, weights)
-    else:
-        found = _named(file, Path(os.fspath(packed)), num_threads, weights)
-    weights.take(found.parts())
-    return [found.source]
+        return _cached(file, Cache.default(), num_threads, progress, weights)
+    return _named(file, Path(os.fspath(packed)), num_threads, weights)
 
 
 def pack_model(model: Place, path: Path | None, num_threads: int, progress: LoadProgress | None = None) -> Path:

@@ -256,7 +256,6 @@ def test_a_cache_that_can_not_be_is_refused_by_name(monkeypatch, tmp_path):
     [
         ({"packed": 1}, "packed must be True, False or a path, not int"),
         ({"packed": True, "repack": False}, "packed must be left out with repack=False"),
-        ({"packed": "x", "offload": 1 << 30}, "packed must be left out with offload"),
     ],
 )
 def test_settings_that_can_not_be(fields, message):
