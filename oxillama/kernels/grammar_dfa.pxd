@@ -20,7 +20,7 @@ cdef class CharTable:
     cdef int n_symbols
     cdef readonly int64_t work
     cdef int64_t limit
-    cdef int32_t stamp, n_done
+    cdef int32_t stamp
     cdef int spend(self, int64_t work, int64_t n_states) except -1
     cdef int close(self, Ints *states, Ints *mark, bint first, bint last) except -1
     cdef int load(self, int32_t state, Ints *out) except -1

@@ -16,7 +16,6 @@ from oxillama.kernels.grammar_rules cimport Rules
 cdef enum:
     NOWHERE = -1
     MAX_STATES = 20000
-    STATES_PER_TURN = 256
     MAX_LENGTH = 1 << 30        # longer than any text that so many states can tell apart
     EMPTY = 0                   # kinds of empty moves: anywhere,
     START = 1                   # at the start of a text,
@@ -89,10 +88,6 @@ cdef class CharTable:
         self.work += work
         if self.work > self.limit or n_states > MAX_STATES:
             raise GrammarError("it needs too many states together with the other conditions: make it simpler")
-        self.n_done += 1
-        if self.n_done % STATES_PER_TURN == 0:
-            with nogil:             # other threads get their turn
-                pass
         return 0
 
     # ---- sets of states
