@@ -1,22 +1,21 @@
 """Deterministic automata over characters, for intersections of sets of texts: `Dfa`."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.automaton import MAX_CHAR, SURROGATES, Budget, Range
+from oxillama.grammar.automaton import MAX_CHAR, SURROGATES, Budget, Range, RuleSet
 from oxillama.grammar.regex import Node
+from oxillama.kernels.grammar_dfa import CharTable
 
-__all__ = ["END", "MAX_WORK", "WORK_UNITS", "Dfa", "Part", "is_empty", "matches", "n_states"]
+__all__ = ["MAX_WORK", "WORK_UNITS", "Dfa", "Part", "is_empty", "matches", "n_states"]
 
-State = tuple[tuple[frozenset[int], ...], bool]  # NFA states of each tree; whether no character was read
 MAX_NFA = 20_000
 MAX_WORK = 300_000
 WORK_UNITS = 3  # units of the budget for one of `Dfa.work`
-END = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,123 +136,33 @@ def is_empty(parts: tuple[Part, ...]) -> tuple[bool, int]:
         dfa = Dfa(parts)
     except GrammarError:
         return False, MAX_WORK
-    return not dfa.finals, dfa.work
+    return not dfa.table.finals(), dfa.work
 
 
 class Dfa:
     """The texts that meet all conditions and have `least` to `most` characters, as a table.
 
-    alphabet: classes of equivalent characters. rows[state][symbol]: the next state, or END for none. State 0 is the
-    start; `finals` may end a text, and from `live` states an end can be reached.
+    alphabet: classes of equivalent characters. table: `CharTable`, whose state 0 is the start. work: what it took.
     Raises GrammarError if the construction takes more work than `limit`.
     """
 
     def __init__(self, parts: Sequence[Part], least: int = 0, most: int | None = None, limit: int = MAX_WORK) -> None:
-        self.parts = parts
-        self.nfas = [_nfa(part.node) for part in parts]
-        self.least, self.most, self.limit = least, most, limit
-        self.alphabet, found, n_pieces = _alphabet(self.nfas)
-        self.symbols = [_symbols(nfa, found) for nfa in self.nfas]
-        self.rows: list[list[int]] = []
-        self.finals: set[int] = set()
-        self.work = sum(len(nfa.moves) for nfa in self.nfas) // 2 + n_pieces // 4
-        self._explore()
-        if least or most is not None:
-            self._count()
-        self.live = self._live()
+        nfas = [_nfa(part.node) for part in parts]
+        self.alphabet, found, n_pieces = _alphabet(nfas)
+        work = sum(len(nfa.moves) for nfa in nfas) // 2 + n_pieces // 4
+        self.table = CharTable(len(self.alphabet), limit, work)
+        for nfa, part in zip(nfas, parts, strict=True):
+            self.table.add(nfa.moves, nfa.empty, nfa.start, nfa.end, part.negated, found)
+        self.table.build(least, most)
 
-    def _explore(self) -> None:
-        """The table without regard to lengths."""
-        start: State = (tuple(frozenset((nfa.start,)) for nfa in self.nfas), True)
-        known = {start: 0}
-        todo = [start]
-        for sets, first in todo:
-            if self._is_final(sets, first):
-                self.finals.add(len(self.rows))
-            row = []
-            closed = [nfa.closure(s, first, False) for nfa, s in zip(self.nfas, sets, strict=True)]
-            self._spend(sum(map(len, closed)) + len(self.alphabet) + self._moves(closed) // 50, len(known))
-            for target in self._targets(closed):
-                if target is None:
-                    row.append(END)
-                    continue
-                if target not in known:
-                    known[target] = len(todo)
-                    todo.append(target)
-                row.append(known[target])
-            self.rows.append(row)
+    @property
+    def work(self) -> int:
+        return self.table.work
 
-    def _moves(self, closed: list[set[int]]) -> int:
-        """Number of moves on single symbols. One takes far less time than a state."""
-        return sum(
-            len(covered)
-            for states, symbols in zip(closed, self.symbols, strict=True)
-            for state in states
-            for covered, _ in symbols[state]
-        )
-
-    def _spend(self, work: int, n_states: int) -> None:
-        self.work += work
-        if self.work > self.limit or n_states > MAX_NFA:
-            raise GrammarError("it needs too many states together with the other conditions: make it simpler")
-
-    def _targets(self, closed: list[set[int]]) -> Iterable["State | None"]:
-        moved = []
-        for states, symbols in zip(closed, self.symbols, strict=True):
-            row: list[set[int]] = [set() for _ in self.alphabet]
-            for state in states:
-                for covered, target in symbols[state]:
-                    for symbol in covered:
-                        row[symbol].add(target)
-            moved.append([frozenset(s) for s in row])
-        out = []
-        for sets in zip(*moved, strict=True):
-            dead = any(not s and not part.negated for s, part in zip(sets, self.parts, strict=True))
-            out.append(None if dead else (sets, False))
-        return out
-
-    def _is_final(self, sets: tuple[frozenset[int], ...], first: bool) -> bool:
-        return all(
-            (nfa.end in nfa.closure(s, first, True)) != part.negated
-            for nfa, s, part in zip(self.nfas, sets, self.parts, strict=True)
-        )
-
-    def _count(self) -> None:
-        """Splits the states by the number of characters read, as far as the lengths need it."""
-        rows, finals, live = self.rows, self.finals, self._live()
-        cap = self.least if self.most is None else self.most
-        self.rows, self.finals = [], set()
-        known = {(0, 0): 0}
-        todo = [(0, 0)]
-        for state, length in todo:
-            if state in finals and length >= self.least:
-                self.finals.add(len(self.rows))
-            self._spend(1 + len(self.alphabet) // 4, len(known))
-            row = []
-            for target in rows[state] if self.most is None or length < self.most else ():
-                if target not in live:
-                    row.append(END)
-                    continue
-                to = (target, min(length + 1, cap))
-                number = known.setdefault(to, len(todo))
-                if number == len(todo):
-                    todo.append(to)
-                row.append(number)
-            self.rows.append(row or [END] * len(self.alphabet))
-
-    def _live(self) -> set[int]:
-        sources: list[list[int]] = [[] for _ in self.rows]
-        for source, row in enumerate(self.rows):
-            for target in set(row) - {END}:
-                sources[target].append(source)
-        live = set(self.finals)
-        todo = list(live)
-        while todo:
-            for source in sources[todo.pop()]:
-                if source not in live:
-                    live.add(source)
-                    todo.append(source)
-        return live
+    def expr(self, rules: RuleSet, chars: Callable[[tuple[Range, ...]], int]) -> int:
+        """The expression of the texts. chars: returns that of a set of characters."""
+        sets = [chars(tuple(r for symbol in symbols for r in self.alphabet[symbol])) for symbols in self.table.edges()]
+        return self.table.graph(rules, sets)
 
 
 def _alphabet(nfas: list[_Nfa]) -> tuple[list[list[Range]], dict[int, tuple[int, ...]], int]:
@@ -284,8 +193,3 @@ def _pieces(ranges: tuple[Range, ...], starts: list[int]) -> list[int]:
     """Numbers of the pieces between starts that are in a set."""
     places = ((bisect_right(starts, low) - 1, bisect_right(starts, high)) for low, high in ranges)
     return [piece for first, end in places for piece in range(first, end)]
-
-
-def _symbols(nfa: _Nfa, found: dict[int, tuple[int, ...]]) -> list[list[tuple[tuple[int, ...], int]]]:
-    """The moves of each state, on numbers of classes of characters."""
-    return [[(found[id(ranges)], target) for ranges, target in moves] for moves in nfa.moves]

@@ -1,6 +1,7 @@
 """Regular languages: patterns and lists of texts to rules.
 
-Rules are made directly from the tree of a pattern wherever that is enough: a `Dfa` costs Python time for every state.
+Rules are made directly from the tree of a pattern wherever that is enough: a `Dfa` has a state for every set of its
+states, and for every length.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -189,16 +190,4 @@ def lower_parts(rules: RuleSet, parts: Sequence[Part], chars: Chars, least: int 
         work = dfa.work
     finally:
         rules.budget.spend(WORK_UNITS * work, "an automaton for patterns and lengths")
-    sets = {}
-    edges = []
-    for source, row in enumerate(dfa.rows):
-        targets: dict[int, list[int]] = {}
-        for symbol, target in enumerate(row):
-            if target in dfa.live:
-                targets.setdefault(target, []).append(symbol)
-        for target, symbols in targets.items():
-            key = tuple(symbols)
-            if key not in sets:
-                sets[key] = chars(tuple(r for symbol in symbols for r in dfa.alphabet[symbol]))
-            edges.append((source, sets[key], target))
-    return rules.graph(len(dfa.rows), edges, sorted(dfa.finals))
+    return dfa.expr(rules, chars)

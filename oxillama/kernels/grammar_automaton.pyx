@@ -21,6 +21,8 @@ cdef enum:
     MAX_STATES = 2000000
     MAX_EDGES = 8000000
     MAX_SETS = 16000000         # members of all sets of one rule
+    STATES_PER_TURN = 512
+    RULES_PER_TURN = 32
     MAX_WORK = 1 << 23          # members of sets and edges looked at, beside some for each state
 
 
@@ -115,6 +117,9 @@ cdef class Automaton:
             rule = self.call_start.at[done]
             if rule >= 0 and self.rule_start.at[rule] < 0:
                 self.rule(rule)
+                if done % RULES_PER_TURN == 0:
+                    with nogil:     # a grammar may take a while: threads that serve other texts get their turn
+                        pass
             self.call_start.at[done] = self.rule_start.at[rule] if rule >= 0 else ~rule
             done += 1
         push(&self.item_first, self.final.n)
@@ -193,6 +198,9 @@ cdef class Automaton:
         while first + local < self.final.n:
             self.leave(local, first, self.nfa.end.at[rule])
             local += 1
+            if local % STATES_PER_TURN == 0:
+                with nogil:
+                    pass
             limit = MAX_STATES if self.split else first + 8 * self.n_important + 1024
             if self.final.n > min(limit, <Py_ssize_t> MAX_STATES) or self.sets.n > MAX_SETS:
                 return 1

@@ -49,6 +49,8 @@ cdef class Nfa:
                 todo.n -= 1
                 rule = todo.at[todo.n]
                 self.expand(rules.body.at[rule], self.start.at[rule], self.end.at[rule], &todo)
+                with nogil:         # a large rule may have taken a while: other threads get their turn
+                    pass
         finally:
             drop(&todo)
         self.find_nullable()

@@ -20,3 +20,4 @@ cdef class Rules:
     cdef int add(self, int kind, int32_t a, int32_t b, int64_t size) except -1
     cdef int group(self, int kind, object items) except -1
     cdef int check(self, int32_t expr) except -1
+    cdef int table(self, const Ints *edges, const Ints *final) except -1

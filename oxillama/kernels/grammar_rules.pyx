@@ -181,6 +181,23 @@ cdef class Rules:
             push(&self.pool, node)
         return self.add(GRAPH, start, self.pool.n - start, size)
 
+    cdef int table(self, const Ints *edges, const Ints *final) except -1:
+        """`graph` of edges one behind the other; final: of each node whether a way may end there."""
+        cdef Py_ssize_t start = self.pool.n
+        cdef Py_ssize_t i
+        cdef int64_t size = final.n
+        push(&self.pool, final.n)
+        push(&self.pool, edges.n // 3)
+        for i in range(edges.n):
+            push(&self.pool, edges.at[i])
+            if i % 3 == 1:
+                size += self.size.at[edges.at[i]]
+        self.budget.spend((self.pool.n - start) >> 3, TOO_MANY)
+        for i in range(final.n):
+            if final.at[i]:
+                push(&self.pool, i)
+        return self.add(GRAPH, start, self.pool.n - start, size)
+
     def _folded(self, expr, least, most):
         """A repeat of a repeat as one, where all counts in between can be had: (x{0,3}){2,4} is x{0,12}."""
         if expr not in self._repeats:

@@ -10,7 +10,8 @@ import pytest
 import oxillama as ox
 from oxillama.core.async_requests import INLINE_CHARACTERS
 from oxillama.engine.async_engine import AsyncEngine
-from oxillama.errors import GenerateError
+from oxillama.errors import GenerateError, GrammarError
+from oxillama.grammar.json_schema import JsonSchemaCompiler
 from tests.engine.coroutines import alone, assert_no_thread, run, tokens_of
 from tests.fakes import assert_idle, factory_of, make_engine, outbox_of, runner_of
 from tests.processes import in_threads
@@ -83,6 +84,30 @@ def test_what_texts_must_follow_is_compiled_in_another_thread(given):
         assert threading.get_ident() not in seen
 
     run(use)
+
+
+def test_schemas_are_compiled_neither_in_the_event_loop_nor_where_steps_are_taken(monkeypatch):
+    seen, compiled = [], JsonSchemaCompiler.compile
+
+    def noted(*given, **options):
+        seen.append(threading.current_thread())
+        return compiled(*given, **options)
+
+    monkeypatch.setattr(JsonSchemaCompiler, "compile", staticmethod(noted))
+
+    async def use(engine):
+        other = asyncio.ensure_future(tokens_of(engine.stream([4], max_tokens=40, seed=1, ignore_eos=True)))
+        # The fake vocabulary can't spell either; that shows after compiling.
+        with pytest.raises(GrammarError, match="no token of the vocabulary"):
+            await engine.generate("abc", json_schema={"type": "null"}, max_tokens=9)
+        with pytest.raises(GrammarError, match="no token of the vocabulary"):
+            await tokens_of(engine.stream("abc", json_schema={"type": "boolean"}, max_tokens=9))
+        assert len(seen) == 2
+        assert threading.current_thread() not in seen
+        assert all(thread.name != "oxillama" for thread in seen)
+        assert await other == alone([4], 40, ignore_eos=True)
+
+    run(use, context_size=128)
 
 
 def test_threads_and_tasks_together():

@@ -28,6 +28,7 @@ from oxillama.grammar.json_schema.literals import (
 )
 from oxillama.grammar.json_schema.numbers import Numbers, constant_expr, number_expr
 from oxillama.grammar.json_schema.objects import object_expr
+from oxillama.grammar.json_schema.sharing import shared
 from oxillama.grammar.json_schema.strings import Strings, string_expr
 from oxillama.grammar.json_schema.tableau import Tableau
 from oxillama.grammar.matcher import Grammar
@@ -110,7 +111,7 @@ class JsonSchemaCompiler:
         if draft is not None and draft not in DRAFTS:
             raise GrammarError(f"draft must be {', '.join(map(str, DRAFTS))} or None, not {draft!r}")
         schema = _read(schema)
-        documents = Documents(schema, draft or draft_of(schema))
+        documents = Documents(shared(schema), draft or draft_of(schema))
         grammar = _compiled(documents, Budget(budget), whitespace == "flexible", narrow)
         with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # not JSON, or too deep
             # A pickle of the schema now, not its text: the text would repeat shared parts again and again.
@@ -125,7 +126,7 @@ class JsonSchemaCompiler:
         if whitespace not in WHITESPACE:
             raise GrammarError(f"whitespace must be one of {', '.join(WHITESPACE)}, not {whitespace!r}")
         texts = JsonText(rules, whitespace == "flexible", narrow=_is_narrow(mode))
-        schema = _read(schema)
+        schema = shared(_read(schema))
         return _Compilation(Documents(schema, draft_of(schema)), texts).root()
 
 

@@ -59,9 +59,11 @@ class Documents:
         return Literal(known[0], literal.positive, known[1], (literal.path, keyword))
 
     def _resolve(self, literal: Literal, keyword: str, reference: str) -> tuple[Schema, str]:
-        places = self.places()
         url, fragment = _joined(literal.base, reference)
         fragment = unquote(fragment)
+        # Most references are pointers from the root, for which no other place needs to be known.
+        is_root = url in ("", self.root_base) and fragment[:1] in ("", "/")
+        places = {url: (self.root, self.root_base)} if is_root else self.places()
         if url not in places:
             raise refusal(literal.path, keyword, f"{reference!r} is outside this document: references aren't fetched")
         if fragment and not fragment.startswith("/"):

@@ -1,0 +1,376 @@
+"""`CharTable`: the deterministic automaton, over classes of characters, of texts that meet several conditions at once.
+
+The automata of all conditions stand side by side, with states of their own, and a state of the table is a set of these
+states: the subset construction (Rabin and Scott 1959) makes the intersection, too. Limits on the number of characters
+split the states by it. Work is counted, and the same work whatever the machine does it with.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport qsort
+from libc.string cimport memcmp
+
+from oxillama.errors import GrammarError
+from oxillama.kernels._vectors cimport Ints, Map, drop, fill, forget, get, mixed, pair_key, push, put
+from oxillama.kernels.grammar_rules cimport Rules
+
+cdef enum:
+    NOWHERE = -1
+    MAX_STATES = 20000
+    MAX_LENGTH = 1 << 30        # longer than any text that so many states can tell apart
+    EMPTY = 0                   # kinds of empty moves: anywhere,
+    START = 1                   # at the start of a text,
+    STOP = 2                    # at its end
+
+
+cdef int ascending(const void *a, const void *b) noexcept nogil:
+    cdef int32_t x = (<const int32_t *> a)[0]
+    cdef int32_t y = (<const int32_t *> b)[0]
+    return (x > y) - (x < y)
+
+
+cdef class CharTable:
+    """Conditions, `add`ed one by one, and then their table. n_symbols: of classes of characters; limit: of the work;
+    work: that was done before."""
+
+    def __init__(self, int n_symbols, limit, work):
+        self.n_symbols = n_symbols
+        self.limit, self.work = limit, work
+        push(&self.move_at, 0)
+        push(&self.empty_at, 0)
+        push(&self.covered_at, 0)
+
+    def __dealloc__(self):
+        cdef Ints *vectors = &self.part
+        cdef Py_ssize_t i
+        for i in range(N_VECTORS):
+            drop(vectors + i)
+        forget(&self.known)
+
+    def add(self, list moves not None, list empty not None, int start, int end, bint negated, dict covered not None):
+        """One more condition: moves[state] of (set of characters, target), empty[state] of (kind, target), where kind
+        is "", "^" or "$". covered: by the id of a set of characters its symbols."""
+        cdef int32_t base = self.part.n
+        cdef int32_t part = self.ends.n
+        cdef int32_t target
+        places = {}
+        for here in moves:
+            push(&self.part, part)
+            for characters, target in here:
+                place = places.get(id(characters))
+                if place is None:
+                    place = places[id(characters)] = self.covered_at.n - 1
+                    for symbol in covered[id(characters)]:
+                        push(&self.covered, symbol)
+                    push(&self.covered_at, self.covered.n)
+                push(&self.move_set, place)
+                push(&self.move_to, base + target)
+            push(&self.move_at, self.move_to.n)
+        for here in empty:
+            for kind, target in here:
+                push(&self.empty_kind, START if kind == "^" else STOP if kind == "$" else EMPTY)
+                push(&self.empty_to, base + target)
+            push(&self.empty_at, self.empty_to.n)
+        push(&self.starts, base + start)
+        push(&self.ends, base + end)
+        push(&self.negated, negated)
+        fill(&self.mark, self.part.n, 0)
+        fill(&self.last_mark, self.part.n, 0)
+
+    def build(self, least, most):
+        """Makes the table, for texts of `least` to `most` characters. Raises GrammarError if that takes too much."""
+        self.explore()
+        if least or most is not None:
+            self.find_live()
+            self.count(min(least, MAX_LENGTH), -1 if most is None else min(most, MAX_LENGTH))
+        self.find_live()
+
+    cdef int spend(self, int64_t work, int64_t n_states) except -1:
+        self.work += work
+        if self.work > self.limit or n_states > MAX_STATES:
+            raise GrammarError("it needs too many states together with the other conditions: make it simpler")
+        return 0
+
+    # ---- sets of states
+
+    cdef int close(self, Ints *states, Ints *mark, bint first, bint last) except -1:
+        """Adds what empty moves lead to. Members are marked."""
+        cdef Py_ssize_t i = 0, e
+        cdef int32_t kind, to
+        self.stamp += 1
+        for e in range(states.n):
+            mark.at[states.at[e]] = self.stamp
+        while i < states.n:
+            for e in range(self.empty_at.at[states.at[i]], self.empty_at.at[states.at[i] + 1]):
+                kind, to = self.empty_kind.at[e], self.empty_to.at[e]
+                if mark.at[to] != self.stamp and (kind == EMPTY or (first if kind == START else last)):
+                    mark.at[to] = self.stamp
+                    push(states, to)
+            i += 1
+        return 0
+
+    cdef int load(self, int32_t state, Ints *out) except -1:
+        cdef Py_ssize_t i
+        out.n = 0
+        for i in range(self.set_at.at[state], self.set_at.at[state + 1]):
+            push(out, self.members.at[i])
+        return 0
+
+    cdef int32_t intern(self, Ints *states) except -2:
+        """The number of a set, a new one if it is new; NOWHERE if a condition can't be met any more."""
+        cdef uint64_t key = 0x9E3779B97F4A7C15
+        cdef Py_ssize_t i, at, n = states.n
+        cdef int32_t found
+        self.present.n = 0
+        fill(&self.present, self.ends.n, 0)
+        for i in range(n):
+            self.present.at[self.part.at[states.at[i]]] = 1
+        for i in range(self.ends.n):
+            if not self.present.at[i] and not self.negated.at[i]:
+                return NOWHERE
+        qsort(states.at, n, sizeof(int32_t), ascending)
+        for i in range(n):
+            key = mixed(key ^ <uint64_t> (states.at[i] + 1))
+        key |= 1
+        while True:
+            found = get(&self.known, key)
+            if found < 0:
+                break
+            at = self.set_at.at[found]
+            if self.set_at.at[found + 1] - at == n and (
+                n == 0 or not memcmp(self.members.at + at, states.at, n * sizeof(int32_t))
+            ):
+                return found
+            key += 2
+        put(&self.known, key, self.set_at.n - 1)
+        for i in range(n):
+            push(&self.members, states.at[i])
+        push(&self.set_at, self.members.n)
+        return self.set_at.n - 2
+
+    # ---- the table without regard to lengths
+
+    cdef int explore(self) except -1:
+        cdef int32_t state = 0
+        cdef Py_ssize_t i
+        push(&self.set_at, 0)
+        for i in range(self.starts.n):          # the start is no set that a character leads to
+            push(&self.members, self.starts.at[i])
+        push(&self.set_at, self.members.n)
+        while state < self.set_at.n - 1:
+            self.load(state, &self.closed)
+            self.close(&self.closed, &self.last_mark, state == 0, True)
+            push(&self.final, self.is_final())
+            self.load(state, &self.closed)
+            self.close(&self.closed, &self.mark, state == 0, False)
+            self.spend(self.closed.n + self.n_symbols + self.gather() // 50, self.set_at.n - 1)
+            self.leave()
+            state += 1
+        return 0
+
+    cdef bint is_final(self) noexcept:
+        """Whether a text may end in the states that were closed last."""
+        cdef Py_ssize_t i
+        for i in range(self.ends.n):
+            if (self.last_mark.at[self.ends.at[i]] == self.stamp) == self.negated.at[i]:
+                return False
+        return True
+
+    cdef int64_t gather(self) except -1:
+        """Lists the targets of the closed states by symbol. Returns the number of moves on single symbols."""
+        cdef Py_ssize_t i, m, c
+        cdef int32_t symbol
+        cdef int64_t n_moves = 0
+        self.first.n = self.listed.n = 0
+        fill(&self.first, self.n_symbols, -1)
+        for i in range(self.closed.n):
+            for m in range(self.move_at.at[self.closed.at[i]], self.move_at.at[self.closed.at[i] + 1]):
+                for c in range(
+                    self.covered_at.at[self.move_set.at[m]], self.covered_at.at[self.move_set.at[m] + 1]
+                ):
+                    symbol = self.covered.at[c]
+                    push(&self.listed, self.move_to.at[m])
+                    push(&self.listed, self.first.at[symbol])
+                    self.first.at[symbol] = self.listed.n - 2
+                    n_moves += 1
+        return n_moves
+
+    cdef int leave(self) except -1:
+        """The row of one state."""
+        cdef int32_t symbol, at
+        for symbol in range(self.n_symbols):
+            self.stamp += 1
+            self.targets.n = 0
+            at = self.first.at[symbol]
+            while at >= 0:
+                if self.mark.at[self.listed.at[at]] != self.stamp:
+                    self.mark.at[self.listed.at[at]] = self.stamp
+                    push(&self.targets, self.listed.at[at])
+                at = self.listed.at[at + 1]
+            push(&self.table, self.intern(&self.targets))
+        return 0
+
+    cdef int find_live(self) except -1:
+        """Marks the states that an end can be reached from."""
+        cdef int32_t n = self.final.n
+        cdef int32_t state, at
+        cdef Py_ssize_t i
+        self.first.n = self.listed.n = self.targets.n = self.live.n = 0
+        fill(&self.first, n, -1)
+        fill(&self.live, n, 0)
+        for i in range(self.table.n):
+            state = self.table.at[i]
+            if state >= 0 and (i % self.n_symbols == 0 or self.table.at[i - 1] != state):
+                push(&self.listed, i // self.n_symbols)
+                push(&self.listed, self.first.at[state])
+                self.first.at[state] = self.listed.n - 2
+        for state in range(n):
+            if self.final.at[state]:
+                self.live.at[state] = 1
+                push(&self.targets, state)
+        while self.targets.n:
+            self.targets.n -= 1
+            at = self.first.at[self.targets.at[self.targets.n]]
+            while at >= 0:
+                state = self.listed.at[at]
+                if not self.live.at[state]:
+                    self.live.at[state] = 1
+                    push(&self.targets, state)
+                at = self.listed.at[at + 1]
+        return 0
+
+    # ---- lengths
+
+    cdef int count(self, int32_t least, int32_t most) except -1:
+        """Splits the states by the number of characters read, as far as the lengths need it. most: -1 for any."""
+        cdef Ints table = self.table, final = self.final
+        cdef Ints todo = Ints(NULL, 0, 0)
+        cdef Map known = Map(NULL, NULL, 0, 0)
+        cdef int32_t cap = least if most < 0 else most
+        cdef int32_t state, length, target, number
+        cdef Py_ssize_t at = 0, i
+        self.table = self.final = Ints(NULL, 0, 0)
+        try:
+            put(&known, pair_key(0, 0), 0)
+            push(&todo, 0)
+            push(&todo, 0)
+            while at < todo.n:
+                state, length = todo.at[at], todo.at[at + 1]
+                at += 2
+                push(&self.final, final.at[state] and length >= least)
+                self.spend(1 + self.n_symbols // 4, todo.n // 2)
+                for i in range(state * self.n_symbols, (state + 1) * self.n_symbols):
+                    target = table.at[i]
+                    if target < 0 or not self.live.at[target] or (most >= 0 and length >= most):
+                        push(&self.table, NOWHERE)
+                        continue
+                    number = get(&known, pair_key(target, min(length + 1, cap)))
+                    if number < 0:
+                        number = todo.n // 2
+                        put(&known, pair_key(target, min(length + 1, cap)), number)
+                        push(&todo, target)
+                        push(&todo, min(length + 1, cap))
+                    push(&self.table, number)
+        finally:
+            drop(&table)
+            drop(&final)
+            drop(&todo)
+            forget(&known)
+        return 0
+
+    # ---- what others see
+
+    def rows(self):
+        """By state and symbol the next state, -1 for none."""
+        cdef Py_ssize_t i, k, n = self.n_symbols
+        return [[self.table.at[i * n + k] for k in range(n)] for i in range(self.final.n)]
+
+    def finals(self):
+        """The states in which a text may end."""
+        return [i for i in range(self.final.n) if self.final.at[i]]
+
+    def alive(self):
+        """The states that an end can be reached from."""
+        return [i for i in range(self.live.n) if self.live.at[i]]
+
+    def edges(self):
+        """Brings the moves of each state to one target together. Returns their sets of symbols, each once, for `graph`.
+        """
+        cdef int32_t state
+        cdef dict places = {}
+        cdef list shapes = []       # of each way to divide the symbols, the places of its sets
+        cdef list shape
+        cdef Py_ssize_t k
+        self.mark.n = self.edge.n = self.members.n = 0
+        forget(&self.known)
+        fill(&self.mark, self.final.n, -1)
+        for state in range(self.final.n):
+            k = self.division(state)
+            if k == len(shapes):
+                shapes.append(self.divided(places))
+            shape = <list> shapes[k]
+            for k in range(self.targets.n):
+                push(&self.edge, state)
+                push(&self.edge, shape[k])
+                push(&self.edge, self.targets.at[k])
+        return list(places)
+
+    cdef int32_t division(self, int32_t state) except -1:
+        """The number of the way in which a state's targets divide the symbols; the targets by their first symbols."""
+        cdef Py_ssize_t n = self.n_symbols
+        cdef Py_ssize_t i, at = self.members.n
+        cdef uint64_t key = 0x9E3779B97F4A7C15
+        cdef int32_t target, found
+        self.targets.n = 0
+        for i in range(n):
+            target = self.table.at[state * n + i]
+            if target >= 0 and self.live.at[target]:
+                if self.mark.at[target] < 0:
+                    self.mark.at[target] = self.targets.n
+                    push(&self.targets, target)
+                target = self.mark.at[target]
+            else:
+                target = -1
+            push(&self.members, target)
+            key = mixed(key ^ <uint64_t> (target + 2))
+        for i in range(self.targets.n):
+            self.mark.at[self.targets.at[i]] = -1
+        key |= 1
+        while True:
+            found = get(&self.known, key)
+            if found < 0:
+                put(&self.known, key, at // n)
+                return at // n
+            if not memcmp(self.members.at + found * n, self.members.at + at, n * sizeof(int32_t)):
+                self.members.n = at
+                return found
+            key += 2
+
+    cdef list divided(self, dict places):
+        """The places of the sets of the division that was noted last; new sets get new ones."""
+        cdef Py_ssize_t i, n = self.n_symbols
+        cdef int32_t group
+        sets = [[] for _ in range(self.targets.n)]
+        for i in range(n):
+            group = self.members.at[self.members.n - n + i]
+            if group >= 0:
+                (<list> sets[group]).append(i)
+        return [places.setdefault(tuple(symbols), len(places)) for symbols in sets]
+
+    def graph(self, Rules rules not None, list exprs not None):
+        """The expression of the table's texts. exprs: of each of the sets that `edges` returned."""
+        cdef Ints expr_of = Ints(NULL, 0, 0)
+        cdef Py_ssize_t i
+        cdef int32_t expr
+        try:
+            for expr in exprs:
+                rules.check(expr)
+                push(&expr_of, expr)
+            for i in range(1, self.edge.n, 3):
+                if self.edge.at[i] >= expr_of.n:
+                    raise IndexError(f"there are {expr_of.n} expressions of sets of symbols: more are needed")
+            for i in range(1, self.edge.n, 3):
+                self.edge.at[i] = expr_of.at[self.edge.at[i]]
+            return rules.table(&self.edge, &self.final)
+        finally:
+            drop(&expr_of)
+            self.edge.n = 0
