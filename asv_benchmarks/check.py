@@ -123,7 +123,8 @@ def tree_of(revision: str) -> Path:
     command = ["git", "-C", str(ROOT), "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
     commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     if not commit:
-        sys.exit(f"{revision} is neither a commit nor a checkout")
+        print(f"{revision} is neither a commit nor a checkout", file=sys.stderr)
+        sys.exit(2)
     tree = KEPT / commit[:12]
     if not tree.exists():
         subprocess.run(["git", "-C", str(ROOT), "worktree", "add", "--detach", str(tree), commit], check=True)

@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["GROWTH", "curve", "curves", "growth"]
 
 GROWTH = Path(__file__).parents[2] / "asv_benchmarks/growth.json"
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM, KEY = 340, 200, 40, 14, 12, 40, 18
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM, KEY = 340, 216, 48, 26, 28, 40, 18
 MOST_LABELS = 8  # of an axis
 # They read on white and on dark pages, and by their dashes without colours.
 STYLES = (("#2f8f83", ""), ("#c2703d", "6 3"), ("#7a6fc0", "2 3"), ("#8a8a8a", "8 3 2 3"))
@@ -56,6 +56,7 @@ def curve(
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT + KEY * len(lines)}" role="img" aria-label="{escape(label)}" '
         'xmlns="http://www.w3.org/2000/svg" font-family="inherit" font-size="12" fill="currentColor">'
     ]
+    parts.append(f'<text x="{LEFT}" y="{TOP - 14}" opacity=".7">{escape(y_name)}</text>')
     for level in levels:
         _, y = at(places[0], level)
         parts += [
@@ -69,7 +70,7 @@ def curve(
         f'<text x="{LEFT + width / 2}" y="{HEIGHT - 6}" text-anchor="middle" opacity=".7">{escape(x_name)}</text>'
     )
     for i, (name, points) in enumerate(lines.items()):
-        parts += _line([at(x, y) for x, y in points], escape(f"{name}: {y_name}"), i)
+        parts += _line([at(x, y) for x, y in points], escape(name), i)
     return "".join(parts) + "</svg>"
 
 

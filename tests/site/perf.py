@@ -55,5 +55,5 @@ def _figure(name: str, unit: str, points: list[tuple[int, float]], hashes: dict[
         f"{hashes[revision]} {ratio:.2f} times" for (revision, _), (_, ratio) in zip(points, line, strict=True)
     )
     better = "less is better" if unit in ("seconds", "bytes") else "more is better"
-    chart = curve({name: line}, "commits", f"{unit}, {better}", f"{name}, {better}: {said}", lambda x: hashes[int(x)])
+    chart = curve({name: line}, "commits", f"{unit}: {better}", f"{name}, {better}: {said}", lambda x: hashes[int(x)])
     return f"<figure>{chart}<figcaption><strong>{escape(name)}</strong></figcaption></figure>"

@@ -159,7 +159,7 @@ def test_points_of_a_curve_lie_where_their_values_say():
     zero = 2 * first[1][1] - first[0][1]
     assert [(zero - y) / (zero - first[0][1]) for _, y in (*first, *second)] == [1, 0.5, 0.25, 1, 2]
     texts = [text.text for text in drawn.iter(f"{space}text")]
-    assert {"A<B: speed", "C: speed", "depth", "0", "128", "512", "0×", "2×"} <= set(texts)
+    assert {"A<B", "C", "speed", "depth", "0", "128", "512", "0×", "2×"} <= set(texts)
     with pytest.raises(ValueError, match="room for 4"):
         curve({name: [[0, 1]] for name in "abcde"}, "x", "y", "said")
 
