@@ -15,6 +15,7 @@ import oxillama
 
 PACKAGE = Path(oxillama.__file__).parent
 PROGRAMS = ("__main__", "oxillama.examples.")  # which import what may not be installed
+GENERATED = "oxillama._util._memoryviews"  # by Cython, which gives it no docstring
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages([str(PACKAGE)], "oxillama.")
@@ -104,7 +105,7 @@ def test_every_folder_of_modules_is_a_package():
 def test_every_package_has_a_docstring():
     packages = [m for m in MODULES if (PACKAGE.parent / m.replace(".", "/") / "__init__.py").exists()]
     assert [m for m in packages if not importlib.import_module(m).__doc__] == []
-    assert [m for m in MODULES if not importlib.import_module(m).__doc__] == []
+    assert [m for m in MODULES if m != GENERATED and not importlib.import_module(m).__doc__] == []
 
 
 def test_importing_is_light():

@@ -5,6 +5,7 @@ The ``tokenizers`` library cuts text by its patterns; `Merger` merges the pieces
 
 import unicodedata
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,7 +163,7 @@ def byte_level_encoder(vocab: Vocab, merges: "GGUFArray") -> Encode:
             text = unicodedata.normalize("NFC", text)
         if missing:
             refuse(text, missing)
-        return merger.ids([piece for piece, _ in split(text)])
+        return merger.ids(list(map(itemgetter(0), split(text))))
 
     return encode
 
