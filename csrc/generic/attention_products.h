@@ -132,19 +132,17 @@ INLINE void add_values(const attn *s, int row, int from, int to, int dim, const 
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int d = 0; d < D; d++)
             acc[r][d] = vf_mul(vf_load(s->acc + (row + r) * s->dims + dim + d * VL), vf_set1(s->correction[row + r]));
-    const size_t bytes = type == OX_KV_F16 ? 2 : 4, step = (size_t)s->dims * bytes;
     for (int key = from; key < to;) {
+        const uint8_t *panel = s->v_panel[key / 16];
         int end = (key / 16 + 1) * 16;
-        const uint8_t *value = s->v_panel[key / 16] + (size_t)(key % 16) * step + (size_t)dim * bytes;
-        const float *p = weight + key;
-        for (end = end < to ? end : to; key < end; key++, value += step, p++) {
+        for (end = end < to ? end : to; key < end; key++) {
             vf v[8];
             UNROLL for (int d = 0; d < D; d++)
-                v[d] = kv_load(value, (size_t)(d * VL), type);
+                v[d] = kv_load(panel, (size_t)(key % 16 * s->dims + dim + d * VL), type);
             UNROLL for (int r = 0; r < R; r++) {
-                vf w = vf_set1(p[r * OX_ATTN_TILE]);
+                vf p = vf_set1(weight[r * OX_ATTN_TILE + key]);
                 UNROLL for (int d = 0; d < D; d++)
-                    acc[r][d] = vf_fma(v[d], w, acc[r][d]);
+                    acc[r][d] = vf_fma(v[d], p, acc[r][d]);
             }
         }
     }
