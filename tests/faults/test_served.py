@@ -43,7 +43,7 @@ def test_an_error_at_some_calls(name, kind):
     """Others for each kind of error, and for what layers keep."""
     number = raised.KINDS.index(kind)
     layers = list(served.KINDS)[(number + list(served.CALLS).index(name)) % len(served.KINDS)]
-    n, losses = raised.sweep(served.scene(name, layers), kind, 40 + 137 * number, 1201)
+    n, losses = raised.sweep(served.scene(name, layers), kind, 40 + 97 * number, 1201)
     assert losses == []
     assert n > 0
 
