@@ -32,6 +32,10 @@ class KeptPieces:
             self._cut()
         return ids
 
+    def clear(self) -> None:
+        """Forgets the texts of all owners."""
+        self._kept.clear()
+
     def _cut(self) -> None:
         """Gives up the pieces that were not used for longest, so that the rest is within its bounds."""
         entries = list(self._kept.items())

@@ -177,6 +177,10 @@ class Tokenizer:
                 out.append(end)
         return out
 
+    def forget_texts(self) -> None:
+        """Forgets the pieces that are kept for all owners of :meth:`encode`."""
+        self._kept.clear()
+
     def encode_marked(self, text: str, mark: str, owner: Hashable = None) -> list[int]:
         """Token ids of a text with control tokens. Raises what :meth:`encode` raises.
 
