@@ -66,7 +66,7 @@ class Tokenizer:
         self.add_space_prefix = vocab.add_space_prefix and vocab.model in ("llama", "t5")
         self.chat_templates = dict(chat_templates or {})
         self._origin: tuple[str, dict[str, object]] | None = None
-        self._kept = KeptPieces()
+        self._kept = KeptPieces(vocab.model == "gpt2" and vocab.cut.byte_level and vocab.cut.cuts_words)
         self._pieces: dict[int, bytes] = {}  # of ids in streams without control tokens, as they come
 
     def __reduce__(self) -> tuple[Any, ...]:
