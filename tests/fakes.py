@@ -48,6 +48,9 @@ class FakeTokenizer:
             raw = raw[len(PIECES[best]) :]
         return ids
 
+    def forget_texts(self):
+        pass
+
     def least_tokens(self, text, enough, **options):
         return -(-len(text) // max(map(len, PIECES)))
 

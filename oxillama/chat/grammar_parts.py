@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxillama.chat.patterns import MARK, Hole, Pattern
-from oxillama.grammar.automaton import RuleSet, utf8_sequences
+from oxillama.grammar.automaton import NoTextError, RuleSet, utf8_sequences
 from oxillama.grammar.matcher import Grammar
 
 __all__ = ["END", "ControlToken", "Parts"]
@@ -104,8 +104,7 @@ class Parts:
     def constrained(self, schema: Mapping[str, Any]) -> int | None:
         """A plain text that meets `pattern`, `minLength` and `maxLength` of a schema; None if it has none of these.
 
-        Of both, the pattern alone holds. One that matches nothing at all, or has alternatives that may begin or end
-        anywhere, doesn't.
+        Of both, the pattern alone holds. One that has alternatives that may begin or end anywhere doesn't.
         """
         pattern, least, most = schema.get("pattern"), schema.get("minLength"), schema.get("maxLength")
         if isinstance(pattern, str):
@@ -113,13 +112,23 @@ class Parts:
             if "|" in pattern and not all(anchored):
                 return None
             whole = ("" if anchored[0] else "[^]*") + pattern + ("" if anchored[1] else "[^]*")
-            automaton = Grammar.from_regex(whole).automaton
-            return None if automaton.nullable else self.rules.rule(self.rules.linked("", automaton))
+            return self._matching(whole)
         if least is None and most is None:
             return None
         if not all(n is None or (type(n) is int and 0 <= n <= MAX_LENGTH) for n in (least, most)):
             return None
         return self.rules.repeat(self.characters((), True), least or 0, most)
+
+    def _matching(self, pattern: str) -> int:
+        """The texts that an ECMAScript pattern matches whole."""
+        automaton = Grammar.from_regex(pattern).automaton
+        if not automaton.nullable:
+            return self.rules.rule(self.rules.linked("", automaton))
+        try:  # what is linked takes a byte at least
+            automaton = Grammar.from_regex(f"(?=[^])(?:{pattern})").automaton
+        except NoTextError:
+            return self.rules.seq(())
+        return self.maybe(self.rules.rule(self.rules.linked("", automaton)))
 
     def characters(self, ranges: tuple[tuple[int, int], ...], negated: bool = False) -> int:
         return self.rules.chars(utf8_sequences(ranges, negated))

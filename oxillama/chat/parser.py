@@ -8,11 +8,19 @@ from oxillama._util.pickling import stays_here
 from oxillama.chat.braces_reader import read_braces
 from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall, call_id, read_json
 from oxillama.chat.harmony import read_harmony
-from oxillama.chat.json_reader import Reading, matched, past_spaces, read_arguments, read_name, read_object
+from oxillama.chat.json_reader import (
+    MAX_NAME,
+    Reading,
+    matched,
+    past_spaces,
+    read_arguments,
+    read_name,
+    read_object,
+)
 from oxillama.chat.layout import Layout
 from oxillama.chat.message import ChatDelta, ChatMessage
 from oxillama.chat.nested_reader import read_nested
-from oxillama.chat.patterns import MARK, Cursor, More, Pattern, match, skip_spaces
+from oxillama.chat.patterns import MARK, NAME, Cursor, More, Pattern, match, skip_spaces
 from oxillama.chat.python_reader import read_python
 from oxillama.chat.shapes import Braces, CallFormat, Frame, JsonCall, Named, NestedTags, PythonCall, ReasoningFormat
 from oxillama.chat.sink import Broken, CallSink, NotACall
@@ -373,7 +381,11 @@ class ChatParser:
         try:
             yield from self._read(calls, sink, bare, prefix)
         except NotACall:
-            return False
+            if bare or not self._is_cut_head(behind):
+                return False
+            said()
+            yield from self._break(start, behind, Broken("the text ends inside of it", cut=True), sink)
+            return True
         except Broken as error:
             said()
             yield from self._break(start, behind, error, sink)
@@ -382,6 +394,16 @@ class ChatParser:
         yield from self._past(calls.call_end)
         self._close(sink, start)
         return True
+
+    def _is_cut_head(self, behind: int) -> bool:
+        """Whether the text ends inside of a call's head, whose opening mark is whole: in its name or the mark then."""
+        cursor = self._cursor
+        if not cursor.ended:
+            return False
+        at = skip_spaces(cursor.text, behind)
+        name = NAME.match(cursor.text, at, at + MAX_NAME)
+        rest = cursor.text[name.end() if name else at :]
+        return not rest or (name is not None and any(mark.startswith(rest) for mark in self._form.texts))
 
     def _read(self, calls: CallFormat, sink: CallSink, bare: bool, prefix: str) -> Reading:
         cursor, shape = self._cursor, calls.shape

@@ -18,13 +18,10 @@ from oxillama._util.checks import check_int, nearest
 from oxillama.cli.files import model_file, named_file
 from oxillama.cli.options import NAMED, engine_options
 from oxillama.config import EngineConfig, field_names
-from oxillama.core.draft_options import MAX_SPECULATIVE
-from oxillama.core.loading import shipped_model
-from oxillama.gguf import open as open_gguf
 from oxillama.server.config import ServerConfig, from_environment, from_file, from_texts, shown_default
 
 if TYPE_CHECKING:
-    from oxillama.server.models import Loader, ServedModel
+    from oxillama.server.models import Loader
 
 __all__ = ["add_server_options", "serve"]
 
@@ -56,29 +53,30 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Serves models until a signal ends it."""
-    server = _server_module()
+    """Serves models until a signal ends it. It listens before it imports what answers: that takes longest."""
     settings, models = read_settings(args)
     config = ServerConfig(**settings)
     if args.check_config:
         known = {n: v for n, v in asdict(config).items() if n != "api_key"}
         print(json.dumps({"server": known, "models": models}, indent=2, default=str))
         return 0
-    process = importlib.import_module("oxillama.server.serve")
-    served = _served(args, models)
-    app = server.create_app({model.id: model for model in served}, config)
-    process.check_exposure(config, bool(app.service.keys))
-    importlib.import_module("oxillama.server.memory").check_memory({m.id: m.weights for m in served if m.at_start})
-    made = process.bound(config)
-    with _log_on_stderr(config.log_level):
-        process.ServerProcess(app, config).serve_on(made)
+    sockets = importlib.import_module("oxillama.server.sockets")
+    users, _ = importlib.import_module("oxillama.server.auth").keys_of(config)
+    sockets.check_exposure(config, bool(users))
+    described = _served(args, models)
+    with sockets.listening(config) as made:
+        process = _server_module()
+        served = [importlib.import_module("oxillama.server.models").ServedModel(**fields) for fields in described]
+        app = importlib.import_module("oxillama.server.app").create_app({model.id: model for model in served}, config)
+        importlib.import_module("oxillama.server.memory").check_memory({m.id: m.weights for m in served if m.at_start})
+        with _log_on_stderr(config.log_level):
+            process.ServerProcess(app, config).serve_on(made)
     return 0
 
 
 def _server_module() -> Any:
     try:
-        importlib.import_module("uvicorn")
-        return importlib.import_module("oxillama.server.app")
+        return importlib.import_module("oxillama.server.serve")
     except ImportError as error:
         text = f"`oxillama serve` needs {error.name}: pip install '.[server]' from a checkout"
         raise oxillama.ConfigError(text) from None
@@ -94,17 +92,15 @@ def read_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[dict[s
     return file | from_environment() | flags, models
 
 
-def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[ServedModel]:
-    """The models of the command line, or of the file."""
-    from oxillama.server.models import ServedModel
-
+def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The models of the command line, or of the file, as fields of `ServedModel`, which is imported later."""
     if not tables:
         options = engine_options(args)
         path = options["model_path"]
         check_file("--model", path)
         name = "oxillama-default" if path is None else os.path.basename(path).removesuffix(".gguf")
         drafts = _drafts("--draft", args.draft, "--num-speculative", args.num_speculative, options)
-        return [ServedModel(name, load=loader(options, _adapters(args)), **drafts)]
+        return [{"id": name, "load": loader(options, _adapters(args)), **drafts}]
     if args.draft is not None or args.num_speculative is not None:
         raise oxillama.ConfigError("--draft and --num-speculative are not for models of a file: give them there")
     if args.model is not None:
@@ -131,6 +127,8 @@ def check_file(name: str, path: str | None) -> None:
         return
     if not os.path.isfile(path):
         raise oxillama.ModelNotFoundError(f"{name} {path}: there is no such file")
+    from oxillama.gguf import open as open_gguf
+
     try:
         open_gguf(path).close()
     except oxillama.OxiLlamaError as error:
@@ -139,6 +137,7 @@ def check_file(name: str, path: str | None) -> None:
 
 def check_draft(name: str, draft: str, model: str | None) -> None:
     """Raises ConfigError for a draft whose tokens are not the model's, or can't be read: before anything is served."""
+    from oxillama.core.loading import shipped_model
     from oxillama.speculative.draft_model import check_same_vocabulary
 
     try:
@@ -168,6 +167,8 @@ def _drafts(name: str, given: Any, place: str, number: Any, options: dict[str, A
     if not isinstance(given, str):
         raise oxillama.ConfigError(f"{name} must be a file, or one of {', '.join(NAMED)}, not {given!r:.60}")
     if number is not None:
+        from oxillama.core.draft_options import MAX_SPECULATIVE
+
         check_int(place, number, 0, MAX_SPECULATIVE)
     if given in NAMED:
         return {"weights": weights, "draft": given, "num_speculative": number}
@@ -182,10 +183,8 @@ def _drafts(name: str, given: Any, place: str, number: Any, options: dict[str, A
     }
 
 
-def _of_table(i: int, table: dict[str, Any]) -> ServedModel:
+def _of_table(i: int, table: dict[str, Any]) -> dict[str, Any]:
     """A model of the file's table [[model]]. Raises ConfigError, which names the place."""
-    from oxillama.server.models import ServedModel
-
     known = (*_OWN, *(name for name in field_names(EngineConfig) if name != "model_path"))
     for name in table:
         if name not in known:
@@ -211,7 +210,8 @@ def _of_table(i: int, table: dict[str, Any]) -> ServedModel:
     name = table.get("id") or ("oxillama-default" if path is None else _stem(path))
     draft, number = f"model[{i}].draft", f"model[{i}].num_speculative"
     drafts = _drafts(draft, table.get("draft"), number, table.get("num_speculative"), options)
-    return ServedModel(name, load=loader(options, files), aliases=tuple(aliases), at_start=load == "start", **drafts)
+    own = {"id": name, "load": loader(options, files), "aliases": tuple(aliases), "at_start": load == "start"}
+    return own | drafts
 
 
 def loader(options: dict[str, Any], adapters: list[tuple[str, str]]) -> Loader:

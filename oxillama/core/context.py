@@ -54,6 +54,12 @@ class EngineContext:
     pooling: str
     classifier: Classifier | None
 
+    def shrink(self, keep_bytes: int) -> int:
+        """`EngineCore.shrink`; where nothing is to stay, what is kept of texts is forgotten, too."""
+        if not keep_bytes:
+            self.factory.forget_texts()
+        return self.core.shrink(keep_bytes)
+
 
 class LoadedEngine(Protocol):
     """`Engine`, as the layers below it know it."""

@@ -1,6 +1,5 @@
 """Request factory: generation requests from prompts and options, with cached grammars."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
@@ -32,14 +31,20 @@ from oxillama.scheduling.sequence import Sequence, SourceLayout
 from oxillama.tokenizer import Tokenizer
 
 __all__ = [
-    "KEPT_GRAMMARS",
+    "ALL_BYTES",
+    "ALL_GRAMMARS",
+    "OWN_BYTES",
+    "OWN_GRAMMARS",
     "GrammarCache",
     "RequestFactory",
 ]
 
 Held = tuple[Grammar, tuple[str, ...]]  # with the texts that put it in force
 
-KEPT_GRAMMARS = 32  # compiled, with their masks
+# Grammars, compiled and with their masks, that are kept for one owner, and for all of them.
+OWN_GRAMMARS, OWN_BYTES = 256, 64 << 20
+ALL_GRAMMARS, ALL_BYTES = 1024, 256 << 20
+USES = 64  # after which sizes are looked at again: masks are made while texts are written
 
 
 class GrammarCache:
@@ -47,7 +52,8 @@ class GrammarCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._kept: dict[tuple[str | None, Hashable], Held] = {}
+        self._kept: dict[str | None, dict[Hashable, Held]] = {}  # by owner
+        self._n_uses = 0
 
     @lazy
     def _vocabulary(self) -> Vocabulary:
@@ -69,12 +75,12 @@ class GrammarCache:
             known: Hashable = (kind, source, mode) if kind == "json_schema" else config.constraint
             if tools is not None and tools.frames:
                 known = (known, tools.format, tools.prompt, tools.reasoning)
-                grammar, triggers = self._found((owner, known), lambda: (self._framed(kind, source, mode, tools), ()))
+                grammar, triggers = self._found(owner, known, lambda: (self._framed(kind, source, mode, tools), ()))
             else:
-                grammar, triggers = self._found((owner, known), lambda: (self._compiled(kind, source, mode), ()))
+                grammar, triggers = self._found(owner, known, lambda: (self._compiled(kind, source, mode), ()))
         elif tools is not None and tools.tools is not None:
             key = (tools.format, tools.tools, tools.choice, tools.parallel, tools.prompt, tools.reasoning, mode)
-            grammar, triggers = self._found((owner, key), lambda: tools.grammar(self._tokenizer, mode))
+            grammar, triggers = self._found(owner, key, lambda: tools.grammar(self._tokenizer, mode))
         else:
             return None
         return grammar.state(self._vocabulary, triggers=triggers)
@@ -98,19 +104,42 @@ class GrammarCache:
             rules = regex_rules(source) if kind == "regex" else choices_rules(source)
         return tools.constrained(self._tokenizer, None, rules, mode)
 
-    def _found(self, key: tuple[str | None, Hashable], make: Callable[[], Held]) -> Held:
-        """What is kept under this key, whose first part is the owner, made if it isn't there.
+    def clear(self) -> None:
+        """Forgets what was compiled for all owners; texts that follow some of it go on."""
+        self._kept.clear()
 
-        Where there is too much, the owner that has most gives up the one that it hasn't used for longest: an owner
-        with many doesn't push out those of one with few.
-        """
-        held = self._kept.pop(key, None) or make()
-        self._kept[key] = held
-        while len(self._kept) > KEPT_GRAMMARS:
-            known = list(self._kept)
-            ((most, _),) = Counter(owner for owner, _ in known).most_common(1)
-            self._kept.pop(next(one for one in known if one[0] == most), None)
+    def _found(self, owner: str | None, known: Hashable, make: Callable[[], Held]) -> Held:
+        """What is kept for an owner, made if it isn't there. Without a lock: what two threads make is equal."""
+        kept = self._kept.pop(owner, None)
+        kept = self._kept[owner] = {} if kept is None else kept  # the last one used is the last to leave
+        held = kept.pop(known, None)
+        is_new = held is None
+        kept[known] = held = held or make()
+        self._n_uses += 1
+        if is_new or self._n_uses % USES == 0:
+            self._cut(owner)
         return held
+
+    def _cut(self, owner: str | None) -> None:
+        """Gives up what an owner has beyond its bounds, and of the owner that has most what all have beyond theirs."""
+        found = {
+            one: {known: held[0].n_bytes() for known, held in list(kept.items())}
+            for one, kept in list(self._kept.items())
+        }
+        own = found.get(owner, {})
+        while len(own) > OWN_GRAMMARS or sum(own.values()) > OWN_BYTES:
+            self._drop_oldest(owner, own)
+        while sum(map(len, found.values())) > ALL_GRAMMARS or sum(sum(f.values()) for f in found.values()) > ALL_BYTES:
+            most = max(found, key=lambda one: len(found[one]) / ALL_GRAMMARS + sum(found[one].values()) / ALL_BYTES)
+            self._drop_oldest(most, found[most])
+
+    def _drop_oldest(self, owner: str | None, sizes: dict[Hashable, int]) -> None:
+        known = next(iter(sizes))
+        del sizes[known]
+        kept = self._kept.get(owner, {})
+        kept.pop(known, None)
+        if not kept:
+            self._kept.pop(owner, None)
 
 
 Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
@@ -147,6 +176,11 @@ class RequestFactory:
     def context_size(self) -> int:
         """Tokens of one request, prompt and output together."""
         return self._context_size
+
+    def forget_texts(self) -> None:
+        """Forgets ids and grammars that are kept of texts; no result changes."""
+        self._grammars.clear()
+        self._tokenizer.forget_texts()
 
     def text_of(self, tokens: list[int]) -> str:
         """What follows a prompt, as text."""

@@ -555,12 +555,12 @@ class Engine:
 
     def shrink_to_fit(self, keep_bytes: int = 0) -> int:
         """Forgets what only the prefix cache has, the least recently used first and until `prefix_cache_bytes` is at
-        most keep_bytes, and gives the memory of free blocks back to the operating system.
+        most keep_bytes (0: ids and grammars of texts, too), and gives memory of free blocks back to the system.
 
         Returns the bytes that left memory: 0 on systems other than Linux. No result changes. Raises EngineClosedError.
         """
         most = check_int("keep_bytes", keep_bytes, 0, 1 << 62)
-        return self._core.change(lambda: self._core.shrink(most))
+        return self._core.change(lambda: self.context.shrink(most))
 
     def metrics_snapshot(self) -> MetricsSnapshot:
         """What the engine has done and does, in numbers of one moment between two steps; also after `close`."""

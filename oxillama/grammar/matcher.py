@@ -146,6 +146,12 @@ class Grammar:
                 found = self._masks[vocabulary] = Masks(self._stacks, vocabulary)
             return found
 
+    def n_bytes(self) -> int:
+        """Bytes of memory, about: of the compiled rules, of the states that texts were in, and of their masks."""
+        with self._lock:
+            masks = sum(masks.n_bytes for masks in self._masks.values())
+            return self.automaton.n_bytes + self._stacks.n_bytes + masks
+
     def state(self, vocabulary: Vocabulary, *, triggers: Iterable[str] = ()) -> "GrammarState":
         """State of a new text. With `triggers`, the grammar holds from the first of these strings on, that included."""
         return GrammarState(self, vocabulary, triggers=triggers)

@@ -92,6 +92,11 @@ cdef class Masks:
             self.unpack(known[0], &out[0], True)
         return known[1]
 
+    @property
+    def n_bytes(self):
+        """Bytes of both caches."""
+        return self._whole_bytes + self._tops_bytes
+
     def forget(self):
         """Empties the caches; needed after `Stacks.compact`."""
         self._whole.clear()

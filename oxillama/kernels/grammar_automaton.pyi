@@ -9,4 +9,5 @@ class Automaton:
     has_tokens: bool
     n_classes: int
     n_states: int
+    n_bytes: int
     def __init__(self, rules: Rules, root: int) -> None: ...

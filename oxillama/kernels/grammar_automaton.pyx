@@ -103,6 +103,12 @@ cdef class Automaton:
     def n_states(self):
         return self.final.n
 
+    @property
+    def n_bytes(self):
+        """Bytes of the arrays, without what they have room for."""
+        cdef Py_ssize_t of_states = 6 * self.final.n + self.item_first.n
+        return 4 * (of_states + 2 * self.edge_to.n + 2 * self.call_to.n + 2 * self.token_to.n)
+
     cdef int build(self, int32_t root) except -1:
         """Compiles the root and every rule that is called, in the order in which calls are found."""
         cdef Py_ssize_t done = 0

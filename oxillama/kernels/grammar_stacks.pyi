@@ -6,6 +6,7 @@ class Stacks:
     automaton: Automaton
     root: int
     n_nodes: int
+    n_bytes: int
     n_columns: int
     crowded: bool
     def __init__(self, automaton: Automaton, max_table: int = ...) -> None: ...

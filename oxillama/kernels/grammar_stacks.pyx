@@ -85,6 +85,18 @@ cdef class Stacks:
         return self.ends.n
 
     @property
+    def n_bytes(self):
+        """Bytes of nodes, of what is known of them, and of the table of steps; without those of the automaton."""
+        cdef Py_ssize_t n_known = 0
+        if self.nodes.key != NULL:
+            n_known += self.nodes.mask + 1
+        if self.unions.key != NULL:
+            n_known += self.unions.mask + 1
+        if self.closures.key != NULL:
+            n_known += self.closures.mask + 1
+        return 12 * n_known + 4 * (4 * self.ends.n + 2 * self.top.n + self.table.n)
+
+    @property
     def crowded(self):
         """Whether it is time for `compact`."""
         return self.ends.n + self.top.n + (self.unions.n + self.closures.n) // KNOWN_PER_NODE > self.threshold

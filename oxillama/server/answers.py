@@ -55,7 +55,7 @@ class DeltaReader:
         self.broken = False  # whether a call that was begun can't be read to its end
 
     def read(self, chunk: Chunk) -> Delta:
-        """The delta of the next chunk. A call whose name can't be read is text."""
+        """The delta of the next chunk. A call whose name can't be read is text, or nothing where `length` cut it."""
         delta = Delta(chunk.text, chunk.reasoning)
         for piece in chunk.tool_call_deltas:
             place = self._places.setdefault(piece.index, len(self._places))
@@ -65,7 +65,8 @@ class DeltaReader:
             if isinstance(call, BrokenToolCall):
                 self.broken = self.broken or call.begun
                 delta.cut = call.begun and (self._most is None or len(self._places) <= self._most)
-                delta.text += "" if call.begun else call.raw
+                is_cut = chunk.finish_reason == "length" and not call.complete
+                delta.text += "" if call.begun or is_cut else call.raw
         return delta
 
     def _shown(self, piece: ToolCallDelta) -> list[ToolCallDelta]:

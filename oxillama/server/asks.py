@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -235,7 +236,8 @@ def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Excha
             raise bad_value("priority", "priority must be 0 on this server (--allow-priority), not "
                             f"{priority}", "unsupported_parameter")  # fmt: skip
         options["priority"] = max(-priority, 0)
-    options["cache_salt"] = salt_of(exchange.service, exchange.key.name, values.get("cache_salt"))
+    given = values.get("cache_salt"), values.get("prompt_cache_key")
+    options["cache_salt"] = salt_of(exchange.service, exchange.key.name, *given)
     adapters = [(one["name"], one.get("scale", 1.0)) for one in values.get("lora", ())]
     if chosen.adapter is not None:
         adapters.append((chosen.adapter, 1.0))
@@ -261,10 +263,10 @@ def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Excha
         options["num_speculative"] = values["num_speculative"]
 
 
-def salt_of(service: Service, key: str, salt: str | None) -> str | None:
-    """What only requests of one key, and with one `cache_salt`, have; None where all share."""
+def salt_of(service: Service, key: str, salt: str | None, cache_key: str | None) -> str | None:
+    """What only requests of one key, with one `cache_salt` and one `prompt_cache_key`, have; None where all share."""
     shares = service.config.share_prefix_cache or not service.keys
-    if shares and salt is None:
+    if shares and salt is None and not cache_key:
         return None
-    text = f"{'' if shares else key}\0{salt or ''}"
-    return hmac.new(service.secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+    text = json.dumps(["" if shares else key, salt or "", cache_key or ""])
+    return hmac.new(service.secret, text.encode(), hashlib.sha256).hexdigest()

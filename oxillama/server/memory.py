@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from oxillama.errors import ConfigError
-from oxillama.offload.pressure import MemoryPressureProbe
+
+if TYPE_CHECKING:
+    from oxillama.offload.pressure import MemoryPressureProbe, MemoryReading
 
 __all__ = ["check_memory", "is_short_of", "shown_bytes", "weight_bytes"]
 
@@ -24,7 +27,7 @@ def weight_bytes(path: str) -> int:
 
 def check_memory(weights: Mapping[str, int], probe: MemoryPressureProbe | None = None) -> None:
     """Raises ConfigError for models, bytes by name, whose weights together are more than all memory that there is."""
-    total, needed = (probe or MemoryPressureProbe()).read().total, sum(weights.values())
+    total, needed = _read(probe).total, sum(weights.values())
     if total is not None and needed > total:
         each = ", ".join(f"{name} {shown_bytes(n)}" for name, n in weights.items())
         raise ConfigError(
@@ -35,8 +38,14 @@ def check_memory(weights: Mapping[str, int], probe: MemoryPressureProbe | None =
 
 def is_short_of(n_bytes: int, probe: MemoryPressureProbe | None = None) -> bool:
     """Whether so many bytes can't be had without taking them from other processes."""
-    available = (probe or MemoryPressureProbe()).read().available
+    available = _read(probe).available
     return available is not None and available < n_bytes
+
+
+def _read(probe: MemoryPressureProbe | None) -> MemoryReading:
+    from oxillama.offload.pressure import MemoryPressureProbe  # and numpy, which the sizes of files don't need
+
+    return (probe or MemoryPressureProbe()).read()
 
 
 def shown_bytes(n_bytes: int) -> str:

@@ -133,6 +133,9 @@ class PreTokenizer:
             ``<0xXX>`` tokens for characters outside the vocabulary.
         ignore_merges: a piece that is a token as it stands is taken whole, whatever the merges say.
         add_bos: what ``tokenizer.ggml.add_bos_token`` is when the file does not say.
+        cuts_words: between a letter of a to z and a space with another one behind it, text can be cut: the pieces of
+            both parts are those of the whole. True of patterns whose matches have no space behind a letter, and look
+            no further ahead than through spaces or digits.
         clean_spaces: the original tokenizer tidies spaces before punctuation when it decodes. Recorded for
             completeness: decoding here is exact and never does.
     """
@@ -141,6 +144,7 @@ class PreTokenizer:
     byte_level: bool = True
     ignore_merges: bool = False
     add_bos: bool = False
+    cuts_words: bool = True
     clean_spaces: bool = True
 
 
@@ -169,7 +173,7 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
         "ufakzeka",
         PreTokenizer((rf"{_WORD}|\p{{N}}|{_PUNCTUATION}|{_SPACES}",), clean_spaces=False),
     ),
-    ("laguna", PreTokenizer((r"[^\n]+|[\n]+", _QWEN2), clean_spaces=False)),
+    ("laguna", PreTokenizer((r"[^\n]+|[\n]+", _QWEN2), cuts_words=False, clean_spaces=False)),
     ("deepseek-llm", PreTokenizer(_DEEPSEEK_LLM, clean_spaces=False)),
     ("deepseek-coder", PreTokenizer(_DEEPSEEK_CODER, clean_spaces=False)),
     ("deepseek-v3 hunyuan-dense joyai-llm hy_v4", PreTokenizer(_DEEPSEEK_V3, clean_spaces=False)),
@@ -192,14 +196,14 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
     ("granite-embed-multi-97m", PreTokenizer((_GPT4O,), ignore_merges=True, clean_spaces=False)),
     ("tiny_aya cohere2moe", PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O), clean_spaces=False)),
     ("kimi-k2", PreTokenizer((_KIMI_K2,), ignore_merges=True, clean_spaces=False)),
-    ("superbpe", PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))"), clean_spaces=False)),
+    ("superbpe", PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))"), cuts_words=False, clean_spaces=False)),
     ("bailingmoe bailingmoe2 llada-moe", PreTokenizer((_BAILING,), clean_spaces=False)),
     ("seed-coder", PreTokenizer((_SEED_CODER,), clean_spaces=False)),
-    ("exaone-moe", PreTokenizer((_EXAONE_MOE,))),
+    ("exaone-moe", PreTokenizer((_EXAONE_MOE,), cuts_words=False)),
     ("chameleon", PreTokenizer(_CHAMELEON, add_bos=True, clean_spaces=False)),
     ("afmoe", PreTokenizer((_DIGITS_FROM_END, _AFMOE_ASIAN, _DEEPSEEK_V3_MAIN), clean_spaces=False)),
-    ("gemma4 gemma-4 granite-embed-multi-311m", PreTokenizer((), byte_level=False, add_bos=True)),
-    ("sarvam-moe", PreTokenizer((), byte_level=False, clean_spaces=False)),
+    ("gemma4 gemma-4 granite-embed-multi-311m", PreTokenizer((), byte_level=False, add_bos=True, cuts_words=False)),
+    ("sarvam-moe", PreTokenizer((), byte_level=False, cuts_words=False, clean_spaces=False)),
 )
 
 _TABLE: dict[str, PreTokenizer] = {name: row for names, row in _FAMILIES for name in names.split()}

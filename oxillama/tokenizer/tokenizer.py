@@ -68,7 +68,7 @@ class Tokenizer:
         self.add_space_prefix = vocab.add_space_prefix and vocab.model in ("llama", "t5")
         self.chat_templates = dict(chat_templates or {})
         self._origin: tuple[str, dict[str, object]] | None = None
-        self._kept = KeptPieces()
+        self._kept = KeptPieces(vocab.model == "gpt2" and vocab.cut.byte_level and vocab.cut.cuts_words)
         self._pieces: dict[int, str | bytes] = {}  # of ids in streams without control tokens, as they come
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -185,6 +185,10 @@ class Tokenizer:
             if closes and end is not None:
                 out.append(end)
         return out
+
+    def forget_texts(self) -> None:
+        """Forgets the pieces that are kept for all owners of :meth:`encode`."""
+        self._kept.clear()
 
     def encode_marked(self, text: str, mark: str, owner: Hashable = None) -> list[int]:
         """Token ids of a text with control tokens. Raises what :meth:`encode` raises.

@@ -204,6 +204,22 @@ def test_texts_meet_the_conditions_of_their_schemas(name):
         assert grammar.accepts(written(TEMPLATES[name], "", [("time", arguments)])) is fits, arguments
 
 
+@pytest.mark.parametrize("name", ["tagged", "tagged-keys", "tagged-types", "braces", "nested", "object"])
+@pytest.mark.parametrize("pattern", ["^(?:[a-c]*)$", "^(?:(?:ab)?|x{2})$", "^$", "^a?b?$", "^(?:|\\n\\n|a\\n)$"])
+def test_texts_meet_patterns_that_may_be_empty(name, pattern):
+    properties = {"input": {"type": "string", "pattern": pattern}}
+    tools = [{"name": "run", "parameters": {"type": "object", "properties": properties, "required": ["input"]}}]
+    form = ChatFormat.of_template(TEMPLATES[name])
+    grammar = form.grammar(tools, "required")
+    for text in ("", "a", "ab", "abc", "cab", "d", "xx", "x", "b", "\n\n", "a\n", "a\nb", " "):
+        fits = re.fullmatch(pattern.removesuffix("$"), text) is not None
+        answer = written(TEMPLATES[name], "", [("run", {"input": text})])
+        assert grammar.accepts(answer) is fits, (text, answer)
+        if fits:
+            found, _ = read(form, [answer])
+            assert [call.arguments for call in found.tool_calls] == [{"input": text}], answer
+
+
 def test_choice_of_tools():
     form = ChatFormat.of_template(TEMPLATES["object"])
     weather, ping = (written(TEMPLATES["object"], "", [call]) for call in (KELVIN, PING))
@@ -461,6 +477,22 @@ def test_a_call_that_is_cut_off_has_what_was_written(name, cut):
     assert shown == {"id": call.id, "type": "function", "function": {"name": "weather", "arguments": call.arguments}}
     assert found.to_openai()["content"] is None
     assert "".join(d.tool_call.arguments for d in deltas if d.tool_call) == call.arguments
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES.keys() - {"object-bare", "tagged-keys"}))
+def test_a_call_that_is_cut_before_its_name_is_told_by_its_opening(name):
+    form = ChatFormat.of_template(TEMPLATES[name])
+    text = written(TEMPLATES[name], "", [KELVIN])
+    at = text.index("weather")
+    for n in range(at, at + len("weather") + 1):
+        for pieces in ([text[:n]], list(text[:n])):
+            found, deltas = read(form, pieces)
+            (call,) = found.tool_calls
+            assert (call.begun, call.complete, call.raw) == (False, False, text[:n].lstrip()), text[:n]
+            assert found.content + "".join(delta.content for delta in deltas) == ""
+    mark = text[:at]
+    found, _ = read(form, [f"{mark} and so on"])
+    assert found.content == f"{mark} and so on" or name in ("list", "list-with-ids", "name-is-key", "object")
 
 
 @pytest.mark.parametrize("name", ["hermes", "mistral", "mistral-args", "llama3"])

@@ -11,7 +11,7 @@ import oxillama as ox
 from oxillama.chat.arguments import faults
 from oxillama.chat.schema_check import check_schema
 from oxillama.config import SamplerConfig
-from oxillama.core.request_factory import KEPT_GRAMMARS
+from oxillama.core import request_factory
 from oxillama.sampling import Sampler
 from tests.fakes import assert_idle, factory_of
 
@@ -170,28 +170,76 @@ def test_bad_patterns_and_choices_are_refused_before_anything_runs(engine):
         Sampler(SamplerConfig(regex="a")).sample(engine.forward_logits(engine.tokenize("x"))[0])
 
 
-def test_compiled_grammars_are_kept_in_bounds(engine):
-    kept = factory_of(engine)._grammars._kept
-    for i in range(2 * KEPT_GRAMMARS):
+def test_compiled_grammars_are_kept_in_bounds(engine, monkeypatch):
+    monkeypatch.setattr(request_factory, "OWN_GRAMMARS", 6)
+    monkeypatch.setattr(request_factory, "ALL_GRAMMARS", 9)
+    cache = factory_of(engine)._grammars
+    cache.clear()
+    for i in range(12):
         engine.generate("x", choices=[str(i)], max_tokens=1)
-        assert len(kept) <= KEPT_GRAMMARS
-    first = kept[None, ("choices", (str(i),))]
+        assert len(cache._kept[None]) <= 6
+    first = cache._kept[None]["choices", (str(i),)]
     engine.generate("x", choices=[str(i)], max_tokens=1)
-    assert kept[None, ("choices", (str(i),))] is first
+    assert cache._kept[None]["choices", (str(i),)] is first
+    for salt in "abcdefghijkl":
+        engine.generate("x", choices=["salted"], max_tokens=1, cache_salt=salt)
+        assert sum(map(len, cache._kept.values())) <= 9
+        assert list(cache._kept)[-1] == salt
 
 
-def test_compiled_grammars_are_kept_for_one_owner(engine):
-    kept = factory_of(engine)._grammars._kept
+def test_compiled_grammars_are_kept_for_one_owner(engine, monkeypatch):
+    monkeypatch.setattr(request_factory, "OWN_GRAMMARS", 6)
+    monkeypatch.setattr(request_factory, "ALL_GRAMMARS", 7)
+    cache, known = factory_of(engine)._grammars, ("regex", "own salt")
+    cache.clear()
     for salt in ("a", "b", "a"):
         engine.generate("x", regex="own salt", max_tokens=1, cache_salt=salt)
-    found = {owner: held for (owner, known), held in kept.items() if known == ("regex", "own salt")}
+    found = {owner: kept[known] for owner, kept in cache._kept.items()}
     assert found.keys() == {"a", "b"}
     assert found["a"] is not found["b"]
-    for i in range(2 * KEPT_GRAMMARS):
+    for i in range(20):
         engine.generate("x", choices=[f"own {i}"], max_tokens=1, cache_salt="a")
-    assert kept["b", ("regex", "own salt")] is found["b"]  # those of many are not at the cost of others
-    assert ("a", ("regex", "own salt")) not in kept
-    assert len(kept) <= KEPT_GRAMMARS
+    assert cache._kept["b"][known] is found["b"]  # those of many are not at the cost of others
+    assert len(cache._kept["a"]) == 6
+    assert known not in cache._kept["a"]
+
+
+def test_grammars_take_no_more_bytes_than_their_bounds(engine, monkeypatch):
+    cache = factory_of(engine)._grammars
+    cache.clear()
+    engine.generate("x", regex="[a-z]{1,9}", max_tokens=1)
+    (held,) = cache._kept[None].values()
+    small = held[0].n_bytes()
+    assert small > 1000
+    engine.generate("x", regex="[a-z]{1,2000}", max_tokens=1)
+    assert list(cache._kept[None].values())[-1][0].n_bytes() > 4 * small
+    monkeypatch.setattr(request_factory, "OWN_BYTES", 4 * small)
+    engine.generate("x", regex="[b-z]{1,9}", max_tokens=1)
+    assert list(cache._kept[None]) == [("regex", "[b-z]{1,9}")]
+    monkeypatch.setattr(request_factory, "ALL_BYTES", 4 * small)
+    for salt in "abcdef":
+        engine.generate("x", regex="[b-z]{1,9}", max_tokens=1, cache_salt=salt)
+    sizes = [held[0].n_bytes() for kept in cache._kept.values() for held in kept.values()]
+    assert sizes
+    assert sum(sizes) <= 4 * small
+
+
+def test_nothing_is_kept_of_texts_when_all_is_given_up(engine):
+    text = "a text of many words that is kept " * 20
+    asked = {"cache_salt": "mine", "max_tokens": 4, "regex": "[a-f]{1,3}", "seed": 1}
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    messages = [{"role": "user", "content": text}]
+    before = engine.chat(messages, chat_template=template, **asked)
+    kept, grammars = engine.tokenizer._kept._kept, factory_of(engine)._grammars._kept
+    assert kept
+    assert grammars["mine"]
+    engine.shrink_to_fit(1 << 40)  # less is asked for
+    assert kept
+    assert grammars["mine"]
+    engine.shrink_to_fit()
+    assert not kept
+    assert not grammars
+    assert engine.chat(messages, chat_template=template, **asked).token_ids == before.token_ids
 
 
 # ---- schemas

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from oxillama.server import create_app
 from oxillama.server.config import ServerConfig
-from oxillama.server.serve import ServerProcess, bound
+from oxillama.server.serve import ServerProcess
+from oxillama.server.sockets import listening
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -96,17 +97,17 @@ class Client:
 def serving(engines, **settings):
     """(server, port) of a server in a thread of its own."""
     config = ServerConfig(port=0, **settings)
-    made = bound(config)
-    server = ServerProcess(create_app(engines, config), config)
-    thread = threading.Thread(target=server.serve_on, args=(made,))
-    port = None if config.uds else made.getsockname()[1]
-    thread.start()
-    try:
-        yield server, port
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
+    with listening(config) as made:
+        server = ServerProcess(create_app(engines, config), config)
+        thread = threading.Thread(target=server.serve_on, args=(made,))
+        port = None if config.uds else made.getsockname()[1]
+        thread.start()
+        try:
+            yield server, port
+        finally:
+            server.should_exit = True
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 def connected(port):

@@ -111,6 +111,33 @@ def test_keys_have_prefix_caches_of_their_own(configured, tmp_path):
     assert cached(shared, "another-secret") > 0
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("path", "asked"), [
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "A long message, " * 12}], "max_tokens": 1}),
+    ("/v1/completions", {"prompt": "A long prompt, " * 12, "max_tokens": 1}),
+    ("/v1/responses", {"input": "A long input, " * 12, "max_output_tokens": 16}),
+])  # fmt: skip
+def test_requests_of_one_prompt_cache_key_share_beginnings(configured, tmp_path, path, asked, shared):
+    file = tmp_path / "keys"
+    file.write_text(f"ann:{KEY}\nbob:another-secret\n")
+    client = configured(api_key_file=str(file), share_prefix_cache=shared)
+
+    def cached(key=KEY, **fields):
+        usage = client.post(path, asked | fields, {"x-api-key": key}).json["usage"]
+        details = usage.get("prompt_tokens_details") or usage["input_tokens_details"]
+        return details["cached_tokens"]
+
+    assert cached(prompt_cache_key="one") == 0
+    assert cached(prompt_cache_key="one") > 0
+    assert cached(prompt_cache_key="two") == 0
+    assert (cached("another-secret", prompt_cache_key="one") > 0) is shared
+    assert cached(cache_salt="one") == 0  # the one is not the other
+    assert cached(cache_salt="one", prompt_cache_key="one") == 0
+    assert cached(cache_salt="one", prompt_cache_key="one") > 0
+    cached()
+    assert cached(prompt_cache_key="") > 0
+
+
 @pytest.mark.parametrize("line", [
     "short:abc", "no-key-at-all", "na me:secret-secret", "a:secret-secret max=1", "a:secret-secret tpm=0",
     "a:secret-secret tpm=x", "a:secret-secret\na:other-secret", "a:secret-secret\nb:secret-secret", "# nothing",

@@ -83,3 +83,12 @@ def test_reasoning_stays_in_its_turn():
         "content": "",
         "reasoning_content": "R1",
     }
+
+
+@pytest.mark.parametrize("reason", ["length", "stop"])
+def test_a_call_that_is_cut_before_its_name_is_no_content(reason):
+    call = BrokenToolCall("<tool_call>\n{", "the text ends inside of it", False, "call00000")
+    delta = DeltaReader().read(Chunk("Well. ", [1], reason, tool_calls=[call]))
+    assert delta.text == ("Well. " if reason == "length" else "Well. <tool_call>\n{")
+    whole = BrokenToolCall("<tool_call>\n{}</tool_call>", "it has no name", True, "call00000")
+    assert DeltaReader().read(Chunk("", [1], reason, tool_calls=[whole])).text == whole.raw

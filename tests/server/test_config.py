@@ -94,7 +94,7 @@ def test_wrong_command_lines_end_in_one_line(flags, said, capsys):
 @pytest.mark.parametrize("flag", ["-m", "--draft"])
 @pytest.mark.parametrize("cut", [0, 3, 1000])
 def test_files_are_looked_into_before_the_address_is_taken(flag, cut, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("oxillama.server.serve.bound", lambda config: pytest.fail("it listens"))
+    monkeypatch.setattr("oxillama.server.sockets.bound", lambda config: pytest.fail("it listens"))
     file = tmp_path / "bad.gguf"
     file.write_bytes(Path(shipped_model()).read_bytes()[:cut])
     assert main(["serve", flag, str(file)]) == 2
@@ -104,7 +104,7 @@ def test_files_are_looked_into_before_the_address_is_taken(flag, cut, tmp_path, 
 
 
 def test_a_draft_of_other_tokens_is_told_before_the_address_is_taken(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("oxillama.server.serve.bound", lambda config: pytest.fail("it listens"))
+    monkeypatch.setattr("oxillama.server.sockets.bound", lambda config: pytest.fail("it listens"))
     monkeypatch.setattr("oxillama.speculative.draft_model.first_difference", lambda draft, target: 7)
     assert main(["serve", "--draft", shipped_model()]) == 2
     error = capsys.readouterr().err

@@ -11,6 +11,7 @@ import oxillama as ox
 from oxillama.server import ServerConfig, create_app
 from oxillama.server.errors import ApiError
 from oxillama.server.models import ServedModel
+from oxillama.server.prompting import fault_of
 from tests.server.client import HI, Client
 from tests.speculative.drafting import make_draft
 
@@ -260,17 +261,30 @@ def test_requests_are_listed_and_ended(own, admins):
 
 
 def test_caches_are_cleared(own, admins):
-    client = Client(create_app({"tiny": own}, ServerConfig(admin_key_file=admins)))
+    client = Client(create_app({"tiny": own}, ServerConfig(admin_key_file=admins, tool_format="hermes")))
     text = "A long story about a cat and a dog, and a bird too. " * 6
 
     def cached():
         answer = client.post(COMPLETIONS, {"prompt": text, "max_tokens": 1}, ADMIN).json
         return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "title": text}}}
     cached()
     assert cached() > 0
+    chat = {
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 1,
+        "tools": [tool],
+        "tool_choice": "required",
+    }
+    assert client.post("/v1/chat/completions", chat, ADMIN).status == 200
+    kept = own.tokenizer._kept._kept, own.context.factory._grammars._kept
+    assert all(kept)
+    assert fault_of.cache_info().currsize
     assert client.post("/admin/cache/clear", b"", ADMIN).status == 200
+    assert not any(kept)
     assert cached() == 0
+    assert not fault_of.cache_info().currsize
 
 
 def test_a_server_that_drains_takes_nothing(own, admins):

@@ -16,7 +16,7 @@ import pytest
 
 from oxillama.errors import ConfigError
 from oxillama.server import ServerConfig
-from oxillama.server.serve import bound
+from oxillama.server.sockets import bound
 from tests.server.client import HI, connected, raw, request_bytes, serving
 
 LONG = {"messages": HI, "max_tokens": 900, "ignore_eos": True, "seed": 1}
@@ -198,16 +198,37 @@ def wait_until_ready(port):
     assert eventually(is_ready, 60)
 
 
+LISTENS = """
+import sys
+from oxillama.errors import ConfigError
+from oxillama.cli import main
+from oxillama.server import sockets
+
+def bound(config):
+    heavy = ("numpy", "uvicorn", "starlette", "oxillama.engine", "oxillama.core", "oxillama.models")
+    raise ConfigError(f"it listens, with {[name for name in heavy if name in sys.modules]}")
+
+sockets.bound = bound
+sys.exit(main(["serve", "--port", "0"]))
+"""
+
+
+def test_the_command_listens_before_it_imports_what_answers():
+    """Clients connect at once, and wait until there is something that answers."""
+    done = subprocess.run([sys.executable, "-c", LISTENS], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "oxillama: error: it listens, with []\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_let_requests_end(number):
     process = start()
     try:
         port = port_of(process)
         wait_until_ready(port)
-        made = raw(port, request_bytes(CHAT, LONG | {"stream": True, "max_tokens": 500}))
+        made = raw(port, request_bytes(CHAT, LONG | {"stream": True, "n": 8}))
         assert made.recv(100).startswith(b"HTTP/1.1 200")
         process.send_signal(number)
-        time.sleep(0.1)
+        assert any("ending: 1 requests" in line for line in process.stderr)
         late = connected(port)
         late.request("GET", "/ready")
         assert late.getresponse().status == 503

@@ -1,7 +1,13 @@
 """Kept pieces: ids are the same with them and without, and each owner has its own."""
 
-import pytest
+import re
 
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oxillama.errors import TokenizerError
+from oxillama.tokenizer import kept as module
 from oxillama.tokenizer.kept import LEAST, MAX_BYTES, MAX_PIECES, KeptPieces
 from tests.tokenizer.build import tokenizer
 
@@ -46,3 +52,53 @@ def test_what_is_kept_is_bounded():
         kept.encode("a", str(i) * (MAX_BYTES // 2), lambda piece: [1])
     assert sum(len(text) + 8 * len(ids) for (_, text), ids in kept._kept.items()) <= MAX_BYTES
     assert len(kept._kept) >= 1
+
+
+WORDS = st.one_of(
+    st.sampled_from(["the ", "cat", " sat", "\n", "  ", "don't ", "123", "é", "日本", "a", " b", "e\u0301", "."]),
+    st.text(),
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt-2", "qwen2", "llama-bpe", "falcon", "starcoder", "deepseek-llm", "gemma-4", "llama-spm"]
+)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(WORDS, max_size=40), grown=st.lists(WORDS, max_size=10))
+def test_ids_of_a_text_that_grows_are_those_of_the_whole(name, texts, grown, monkeypatch):
+    monkeypatch.setattr(module, "LEAST", 3)
+    monkeypatch.setattr(module, "PART", 5)
+    vocab = tokenizer(name)
+    text = "".join(texts)
+    for end in range(len(grown) + 1):
+        said = text + "".join(grown[:end])
+        try:
+            alone = vocab.encode(said)
+        except TokenizerError as error:
+            with pytest.raises(TokenizerError, match=f"^{re.escape(str(error))}$"):
+                vocab.encode(said, owner="a")
+        else:
+            assert vocab.encode(said, owner="a") == alone
+    vocab.forget_texts()
+
+
+def test_what_is_appended_to_a_text_is_tokenised_alone():
+    made = []
+
+    def make(part):
+        made.append(part)
+        return list(part.encode())
+
+    kept, text = KeptPieces(cuts_words=True), "".join(f"the {i} th word of it. " for i in range(400))
+    assert kept.encode("a", text, make) == list(text.encode())
+    assert "".join(made) == text
+    n_parts = len(made)
+    assert n_parts > 4
+    grown = text + "And then it goes on, as before. " * 3
+    assert kept.encode("a", grown, make) == list(grown.encode())
+    assert len(made) == n_parts + 1
+    assert grown.endswith(made[-1])
+    assert len(made[-1]) < 2 * module.PART
+    whole = KeptPieces()
+    assert whole.encode("a", text, make) == list(text.encode())
+    assert made[-1] == text

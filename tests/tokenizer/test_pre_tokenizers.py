@@ -7,9 +7,12 @@ Unicode categories).
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from oxillama.errors import UnsupportedModelError
 from oxillama.tokenizer.bpe import Splitter
+from oxillama.tokenizer.kept import BETWEEN_WORDS
 from oxillama.tokenizer.pre_tokenizers import known_pre_tokenizers, pre_tokenizer
 from tests.tokenizer.build import DATA, byte_level, make
 
@@ -40,6 +43,33 @@ def test_every_id_of_the_table_is_recorded_or_needs_no_cutting() -> None:
 def test_pieces_put_together_are_the_text(name: str) -> None:
     for text in (*PIECES["texts"], "  \u3000\u00a0 x", "\x00\n\r\n\t"):
         assert "".join(cut(name, text)) == text
+
+
+PARTS = (
+    "a", "ab", "Ab", "don't", "we'll", "I'M", " ", "  ", "   ", "\n", "\r\n", "\t", "1", "12", "1234567", ".", "...",
+    "!?", "(", "$", "<sentinel:7>", "IMGIMGABZ", "\u00e9", "e\u0301", "\u0301", "\u65e5\u672c", "\u304b",
+    "\ud55c\uad6d", "\u0939\u093f\u0928", "\u3000", "\u00a0", "/", "a/b", "_x", "\U0001f600",
+    "x a", "a x", "the cat", " z", "\u00df",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name, _ in ROWS if pre_tokenizer(name).cuts_words])  # type: ignore[union-attr]
+@settings(max_examples=60)
+@given(parts=st.lists(st.sampled_from(PARTS), max_size=24))
+def test_text_can_be_cut_between_words(name: str, parts: list[str]) -> None:
+    for text in ("".join(parts), " ".join(parts)):
+        whole = cut(name, text)
+        for found in BETWEEN_WORDS.finditer(text):
+            assert cut(name, text[: found.start()]) + cut(name, text[found.start() :]) == whole
+
+
+@pytest.mark.parametrize(("name", "text"), [("exaone-moe", "x a b"), ("gemma4", "the cat")])
+def test_text_can_not_be_cut_where_pieces_hold_several_words(name: str, text: str) -> None:
+    row = pre_tokenizer(name)
+    assert row is not None
+    assert not row.cuts_words
+    if row.patterns:
+        assert any(BETWEEN_WORDS.search(piece) for piece in cut(name, text))
 
 
 @pytest.mark.parametrize(
