@@ -51,7 +51,7 @@ def test_a_file_that_is_no_table_is_one_error(ray, tmp_path, content):
 
     if content:
         (tmp_path / "in.parquet").write_bytes(content)
-    with pytest.raises(ox.ConfigError, match="in.parquet can't be read as Parquet"):
+    with pytest.raises(ox.ConfigError, match=r"in\.parquet can't be read as Parquet"):
         classify_ray.main([str(tmp_path / "in.parquet"), str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 

@@ -62,6 +62,6 @@ def test_it_runs_twice(tmp_path, capsys):
 def test_a_file_that_is_no_text_is_refused_before_a_model_is_loaded(tmp_path):
     document = tmp_path / "text.pdf"
     document.write_bytes(b"%PDF \xff")
-    with pytest.raises(ox.ConfigError, match="text.pdf is no text"):
+    with pytest.raises(ox.ConfigError, match=r"text\.pdf is no text"):
         long_prompts.main([str(document), "-m", "nowhere.gguf", "--folder", str(tmp_path / "new")])
     assert not (tmp_path / "new").exists()

@@ -110,7 +110,7 @@ def main():
     early = resident(process)
     for thread in threads:
         thread.join()
-    poll(lambda: not busy(port), "the end of all requests")
+    poll(lambda: not busy(port), "the end of all requests", seconds=10)
     late = resident(process)
     process.terminate()
     status = process.wait(60)
