@@ -1,8 +1,10 @@
-"""Real JSON schemas, compiled and followed by oxillama and by llguidance, if a Python is given that has it.
+"""Real JSON schemas, compiled and followed by oxillama, and by llguidance and xgrammar if a Python is given for them.
 
-`python asv_benchmarks/schema_folder.py FOLDER --peer-python /path/to/python-with-llguidance` reads every JSON file of a
-folder. Each engine has a process of its own. Times are CPU time of the thread: of compiling each schema once, and of
-the masks of 16 tokens, drawn at random of those that are allowed, over 32,000 tokens made of the schemas' own texts.
+`python asv_benchmarks/schema_folder.py FOLDER --peer-python /path/to/python --peers llguidance,xgrammar` reads every
+JSON file of a folder, or with `--every N` each Nth of them. Each engine has a process of its own. Times are CPU time of
+the thread: of compiling each schema once, and of the masks of 16 tokens, drawn at random of those that are allowed,
+over 32,000 tokens made of the schemas' own texts. xgrammar has one thread, and prepares masks while it compiles; the
+others make them when they are asked for.
 """
 
 import argparse
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 N_TOKENS, N_STEPS = 32_000, 16
-ENGINES = ("oxillama", "llguidance")
+ENGINES = ("oxillama", "llguidance", "xgrammar")
 Step = Callable[[int], None]  # advances by a token
 Followed = tuple[Callable[[], Any], Step]  # the words of the mask of what may come next, uint32
 Compiled = Callable[[str], Callable[[], Followed]]
@@ -87,10 +89,39 @@ def llguidance(tokens: list[bytes]) -> Compiled:
     return compiled
 
 
+def xgrammar(tokens: list[bytes]) -> Compiled:
+    import xgrammar as xg  # type: ignore[import-not-found]
+
+    info = xg.TokenizerInfo([*tokens, b"</s>"], stop_token_ids=[len(tokens)])
+    compiler = xg.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+    out = xg.allocate_token_bitmask(1, info.vocab_size)
+    words = out.numpy().view("uint32")[0]
+
+    def compiled(schema: str) -> Callable[[], Followed]:
+        grammar = compiler.compile_json_schema(schema, any_whitespace=False)
+
+        def follow() -> Followed:
+            matcher = xg.GrammarMatcher(grammar)
+
+            def mask() -> Any:
+                matcher.fill_next_token_bitmask(out)
+                return words
+
+            def step(token: int) -> None:
+                if not matcher.accept_token(token):
+                    raise ValueError(f"the token {token} is not accepted")
+
+            return mask, step
+
+        return follow
+
+    return compiled
+
+
 def measured(engine: str, files: list[Path]) -> dict[str, Any]:
     """Seconds by schema, of compiling and of each mask; the names of those that were refused."""
     tokens = vocabulary(files)
-    compiled = {"oxillama": oxillama, "llguidance": llguidance}[engine](tokens)
+    compiled = {"oxillama": oxillama, "llguidance": llguidance, "xgrammar": xgrammar}[engine](tokens)
     found: dict[str, Any] = {"compile": {}, "masks": {}, "refused": []}
     for file in files:
         text = file.read_text()
@@ -136,30 +167,32 @@ def line(engine: str, found: dict[str, Any], of: set[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--peer-python", help="a Python that has llguidance")
+    parser.add_argument("--peer-python", help="a Python that has the peers")
+    parser.add_argument("--peers", default="llguidance", help="names of other engines, with commas between")
+    parser.add_argument("--every", type=int, default=1, help="take each Nth schema alone")
     parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    files = sorted(given.folder.glob("*.json"))
+    files = sorted(given.folder.glob("*.json"))[:: given.every]
     if not files:
         sys.exit(f"{given.folder} has no JSON files")
     if given.engine:
         print(json.dumps(measured(given.engine, files)))
         return
-    pythons = {"oxillama": sys.executable, "llguidance": given.peer_python}
+    peers = given.peers.split(",") if given.peer_python else []
+    pythons = {"oxillama": sys.executable} | dict.fromkeys(peers, given.peer_python)
     results = {}
     for engine, python in pythons.items():
-        if python:
-            command = [python, __file__, str(given.folder), "--engine", engine]
-            results[engine] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        command = [python, __file__, str(given.folder), "--engine", engine, "--every", str(given.every)]
+        results[engine] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     print("| | schemas | refused | compile, median ms | p90 | p99 | worst | mask, mean µs | p99 |")
     print("|---|---|---|---|---|---|---|---|---|")
     names = {file.name for file in files}
-    both = names - {name for found in results.values() for name in found["refused"]}
+    common = names - {name for found in results.values() for name in found["refused"]}
     for engine, found in results.items():
         print(line(engine, found, names))
     if len(results) > 1:
         for engine, found in results.items():
-            print(line(f"{engine}, of those that both take", found, both))
+            print(line(f"{engine}, of those that all take", found, common))
 
 
 if __name__ == "__main__":

@@ -210,19 +210,3 @@ V void vi_store_i8(int8_t *p, vi x)
     __m128i s = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(s, s));
 }
-V void vi_store_i16(int16_t *p, vi x)
-{
-    __m128i s = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-    _mm_storeu_si128((__m128i *)p, s);
-}
-
-/* Pairs of 16 bits: s + both products of each lane. */
-#define HAVE_WORD_DOTS 1
-V vi vi_dot_words(vi s, vi a, vi b) { return _mm256_add_epi32(s, _mm256_madd_epi16(a, b)); }
-V void vi_store_words(int16_t *p, vi x) { _mm256_storeu_si256((__m256i *)p, x); }
-/* The first two (part 0) or last two signed bytes of each lane. */
-V vi vi_words(vb x, int part)
-{
-    vi up = part ? _mm256_srli_epi32(x, 8) : _mm256_slli_epi32(x, 8);
-    return _mm256_srai_epi16(_mm256_blend_epi16(up, part ? x : _mm256_slli_epi32(x, 16), 0xaa), 8);
-}

@@ -133,15 +133,3 @@ V uint32_t vi_reduce_max_u(vi x) { return _mm512_reduce_max_epu32(x); }
 V vi vi_from_float(vf x) { return _mm512_cvtps_epi32(x); }
 V int32_t vi_sum(vi x) { return _mm512_reduce_add_epi32(x); }
 V void vi_store_i8(int8_t *p, vi x) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(x)); }
-V void vi_store_i16(int16_t *p, vi x) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(x)); }
-
-/* Pairs of 16 bits: s + both products of each lane. */
-#define HAVE_WORD_DOTS 1
-V vi vi_dot_words(vi s, vi a, vi b) { return _mm512_dpwssd_epi32(s, a, b); }
-V void vi_store_words(int16_t *p, vi x) { _mm512_storeu_si512(p, x); }
-/* The first two (part 0) or last two signed bytes of each lane. */
-V vi vi_words(vb x, int part)
-{
-    return _mm512_srai_epi16(part ? _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(x, 8), x)
-                                  : _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_slli_epi32(x, 8), _mm512_slli_epi32(x, 16)), 8);
-}

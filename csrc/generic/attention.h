@@ -41,7 +41,7 @@ INLINE void soften(const attn *s, int row, int64_t tile, int from, int to)
     }
     float old = s->max[row], new = vf_reduce_max(max), correction[VL];
     UNROLL for (int i = 0; i < OX_ATTN_TILE / VL; i++) {
-        x[i] = vf_weight(vf_sub(x[i], vf_set1(new)));
+        x[i] = vf_exp(vf_sub(x[i], vf_set1(new)));
         sum = vf_add(sum, x[i]);
         vf_store(p + i * VL, x[i]);
     }
@@ -76,22 +76,17 @@ INLINE void find_panels(attn *s, int64_t tile, int n_keys, int64_t end)
     }
 }
 
-INLINE void convert_halves(const uint16_t *x, float *y, size_t n)
-{
-    for (const uint16_t *end = x + n; x < end; x += VL, y += VL)
-        vf_store(y, vf_from_half(x));
-}
-
 /* Halves to floats, once for all rows; keys that no row sees may hold anything, and stay unused. */
 INLINE void convert_tile(attn *s, int n_keys)
 {
     size_t k = (size_t)s->a->k_dim * 16, v = (size_t)s->dims * 16;
     for (int i = 0; 16 * i < n_keys; i++) {
-        float *keys = s->k_tile + (size_t)i * k, *values = s->v_tile + (size_t)i * v;
-        convert_halves((const uint16_t *)s->k_panel[i], keys, k);
-        convert_halves((const uint16_t *)s->v_panel[i], values, v);
-        s->k_panel[i] = (const uint8_t *)keys;
-        s->v_panel[i] = (const uint8_t *)values;
+        for (size_t j = 0; j < k; j += VL)
+            vf_store(s->k_tile + (size_t)i * k + j, vf_from_half((const uint16_t *)s->k_panel[i] + j));
+        for (size_t j = 0; j < v; j += VL)
+            vf_store(s->v_tile + (size_t)i * v + j, vf_from_half((const uint16_t *)s->v_panel[i] + j));
+        s->k_panel[i] = (const uint8_t *)(s->k_tile + (size_t)i * k);
+        s->v_panel[i] = (const uint8_t *)(s->v_tile + (size_t)i * v);
     }
 }
 
@@ -126,8 +121,6 @@ INLINE void attend_tile(attn *s, int64_t tile, int64_t end, const int type)
         return;
     }
     score_tile(s, n_keys, type);
-    if (type == OX_KV_Q8_0 && s->rows >= WIDE_ROWS)
-        widen_values(s, n_keys);
     weigh_values(s, tile, type);
 }
 
@@ -209,7 +202,6 @@ INLINE attn begin(const ox_attn_args *a)
     s.k_tile = s.correction + padded;
     s.v_tile = s.k_tile + OX_ATTN_TILE * k;
     s.v_scale = s.v_tile + OX_ATTN_TILE * s.dims;
-    s.v_top = s.v_scale + OX_ATTN_TILE * (s.dims / OX_CHUNK);
     s.codes = (int8_t *)(s.v_scale + OX_ATTN_TILE * s.dims);
     return s;
 }

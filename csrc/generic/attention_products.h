@@ -10,8 +10,7 @@ typedef struct {
     float *scores;                     /* [rows][64], after the softmax: weights */
     float *correction;                 /* [rows]: what earlier sums are multiplied with */
     float *acc, *max, *sum;            /* of this span: [rows][dims], [rows], [rows]; row = query * group + head */
-    float *k_tile, *v_tile, *v_scale;  /* converted keys and values, shares of scales of values [chunks of v][64] */
-    float *v_top;                      /* [chunks of v]: the largest of these scales */
+    float *k_tile, *v_tile, *v_scale;  /* converted keys and values, scales of values [chunks of v][64] */
     int8_t *codes;                     /* one quantised query */
 } attn;
 
@@ -20,6 +19,7 @@ typedef struct {
 #define SCORE_ACC (SCORE_ROWS * NV)
 #endif
 #define SCORE_VECTORS(R) (SCORE_ACC / (R) > 64 / VL ? 64 / VL : SCORE_ACC / (R) < NV ? NV : SCORE_ACC / (R))
+#define CODE_ROWS (VL == 16 ? 4 : 1) /* rows of values that are summed as integers: two accumulators for each vector */
 
 /* How rows are divided into blocks, and in what order. */
 INLINE int row_block(const attn *s, int row)
@@ -169,175 +169,89 @@ INLINE void float_values(const attn *s, int row, int rows, int from, int to, con
     }
 }
 
-/* 8-bit values are weighed as integers. Of a row and a chunk of 32 values, the weights times the values' scales become
- * codes of 14 bits in a unit that both have a share in: the row's largest weight, and the chunk's largest scale among the
- * keys that the row sees. That is at least 64 times finer than the values' own codes, but for keys whose scale is far
- * below the largest, which count less. Products of integers are exact, so a tier may multiply pairs of 16 bits, or the
- * codes' two bytes of 7 bits by the values as they are stored. */
-#define WEIGHT_TOP 16383
-#define CODE_DIMS (OX_CHUNK / VL) /* vectors of a chunk */
-
-/* The unit of a row's weights, and its inverse. The largest is taken as bits: NaN stands above infinity. */
-INLINE float weight_unit(const float *p, float *inverse)
+/* Weights times the scales of one chunk of values, as integers of 14 bits in two bytes of 7: `unit` of what the largest
+ * is 16383. That is 64 times finer than the values' own codes. The largest is taken as bits: NaN stands above infinity. */
+INLINE float weigh(const attn *s, int row, int chunk, uint8_t *high, uint8_t *low)
 {
+    const float *p = s->scores + row * OX_ATTN_TILE, *scale = s->v_scale + chunk * OX_ATTN_TILE;
     union { uint32_t u; float f; } max;
+    vf x[64 / VL];
     vi largest = vi_zero();
-    UNROLL for (int i = 0; i < OX_ATTN_TILE; i += VL)
-        largest = vi_max_u(largest, vi_magnitude(vf_load(p + i)));
+    UNROLL for (int i = 0; i < 64 / VL; i++) {
+        x[i] = vf_mul(vf_load(p + i * VL), vf_load(scale + i * VL));
+        largest = vi_max_u(largest, vi_magnitude(x[i]));
+    }
     max.u = vi_reduce_max_u(largest);
-    *inverse = max.u < 0x06000000 || max.u >= 0x7f800000 ? 0 : WEIGHT_TOP / max.f;
-    return max.u >= 0x7f800000 ? NAN : max.f * (1.0f / WEIGHT_TOP);
+    vf inverse = vf_set1(max.u < 0x06000000 || max.u >= 0x7f800000 ? 0 : 16383 / max.f);
+    UNROLL for (int i = 0; i < 64 / VL; i++) {
+        vi code = vi_from_float(vf_mul(x[i], inverse));
+        vi_store_i8((int8_t *)high + i * VL, vi_shr(code, 7));
+        vi_store_i8((int8_t *)low + i * VL, vi_and(code, vi_set1(127)));
+    }
+    return max.u >= 0x7f800000 ? NAN : max.f * (1.0f / 16383);
 }
 
-/* A row's codes: 16 bits each, or bytes of their seven low bits, then bytes of the seven high ones. */
-typedef int16_t weight_code;
-
-INLINE void put_bytes(weight_code *row, int i, vi x)
+/* The same as add_values for R rows and one chunk of 8-bit values; keys from a multiple of 4. */
+INLINE void add_codes(const attn *s, int row, int from, int to, int chunk, const int R)
 {
-    vi_store_i8((int8_t *)row + i, vi_and(x, vi_set1(127)));
-    vi_store_i8((int8_t *)row + OX_ATTN_TILE + i, vi_shr(x, 7));
-}
-
-/* Sums over the fours of keys that hold [from, to), of one row. */
-INLINE void dot_bytes(const attn *s, int from, int to, int chunk, const weight_code *code, vi *t)
-{
-    const uint8_t *low = (const uint8_t *)code, *high = low + OX_ATTN_TILE;
-    vi more[CODE_DIMS];
-    UNROLL for (int d = 0; d < CODE_DIMS; d++)
-        more[d] = vi_zero();
-    for (int key = from / 4 * 4; key < to; key += 4) {
+    enum { D = OX_CHUNK / VL };
+    uint8_t weight[4][2][64];
+    float unit[4];
+    vi t[4][2][D];
+    UNROLL for (int r = 0; r < R; r++) {
+        unit[r] = weigh(s, row + r, chunk, weight[r][0], weight[r][1]);
+        UNROLL for (int d = 0; d < D; d++)
+            t[r][0][d] = t[r][1][d] = vi_zero();
+    }
+    for (int key = from; key < to; key += 4) {
         const uint8_t *codes = s->v_panel[key / 16] + (key % 16 * s->dims + chunk * OX_CHUNK * 4);
-        vb w = vb_set4(low + key), w7 = vb_set4(high + key);
-        UNROLL for (int d = 0; d < CODE_DIMS; d++) {
-            vb v = vb_load(codes + d * VB);
-            t[d] = vi_dot(t[d], w, v);
-            more[d] = vi_dot(more[d], w7, v);
-        }
+        vb v[D];
+        UNROLL for (int d = 0; d < D; d++)
+            v[d] = vb_load(codes + d * VB);
+        UNROLL for (int r = 0; r < R; r++)
+            UNROLL for (int part = 0; part < 2; part++) {
+                vb w = vb_set4(weight[r][part] + key);
+                UNROLL for (int d = 0; d < D; d++)
+                    t[r][part][d] = vi_dot(t[r][part][d], w, v[d]);
+            }
     }
-    UNROLL for (int d = 0; d < CODE_DIMS; d++)
-        t[d] = vi_add(vi_shl(more[d], 7), t[d]);
-}
-
-#ifdef HAVE_WORD_DOTS
-#define CODE_ROWS (VL == 16 ? 4 : 2) /* rows whose sums are in registers */
-#define WIDE_ROWS (VL == 16 ? 8 : 4) /* rows from which converting a tile of values once costs less */
-
-/* Values to 16 bits, in pairs of keys, [32 pairs][dims][2]. */
-INLINE void widen_values(const attn *s, int n_keys)
-{
-    int16_t *wide = (int16_t *)s->v_tile;
-    for (int quad = 0; 4 * quad < n_keys; quad++, wide += 4 * s->dims) {
-        const uint8_t *codes = s->v_panel[quad / 4] + (size_t)(quad % 4 * s->dims) * 4;
-        for (int d = 0; d < s->dims; d += VL) {
-            vb v = vb_load(codes + 4 * d);
-            vi_store_words(wide + 2 * d, vi_words(v, 0));
-            vi_store_words(wide + 2 * (s->dims + d), vi_words(v, 1));
-        }
-    }
-}
-
-INLINE void put_words(weight_code *row, int i, vi x) { vi_store_i16(row + i, x); }
-
-/* Sums over the pairs of keys that hold [from, to), of R rows. */
-INLINE void dot_words(const attn *s, int from, int to, int chunk, weight_code (*code)[OX_ATTN_TILE], const int R,
-                      vi (*t)[CODE_DIMS])
-{
-    const int16_t *v = (const int16_t *)s->v_tile + (size_t)(from / 2 * s->dims + chunk * OX_CHUNK) * 2;
-    const weight_code *w = code[0] + from / 2 * 2, *end = code[0] + to;
-    for (; w < end; w += 2, v += 2 * s->dims) {
-        vb x[CODE_DIMS];
-        UNROLL for (int d = 0; d < CODE_DIMS; d++)
-            x[d] = vb_load((const uint8_t *)(v + 2 * d * VL));
-        UNROLL for (int r = 0; r < R; r++) {
-            vb p = vb_set4((const uint8_t *)(w + r * OX_ATTN_TILE));
-            UNROLL for (int d = 0; d < CODE_DIMS; d++)
-                t[r][d] = vi_dot_words(t[r][d], x[d], p);
-        }
-    }
-}
-#else
-#define CODE_ROWS 1
-#define WIDE_ROWS INT32_MAX
-INLINE void widen_values(const attn *s, int n_keys) { (void)s, (void)n_keys; }
-INLINE void put_words(weight_code *row, int i, vi x) { (void)row, (void)i, (void)x; }
-INLINE void dot_words(const attn *s, int from, int to, int chunk, weight_code (*code)[OX_ATTN_TILE], const int R,
-                      vi (*t)[CODE_DIMS])
-{
-    (void)s, (void)from, (void)to, (void)chunk, (void)code, (void)R, (void)t;
-}
-#endif
-
-/* The same as add_values for R rows, all dimensions, of 8-bit values. */
-INLINE void add_codes(const attn *s, int row, int from, int to, const int R, const int wide)
-{
-    float unit[CODE_ROWS], inverse[CODE_ROWS];
     UNROLL for (int r = 0; r < R; r++)
-        unit[r] = weight_unit(s->scores + (row + r) * OX_ATTN_TILE, inverse + r);
-    for (int chunk = 0; chunk < s->dims / OX_CHUNK; chunk++) {
-        weight_code code[CODE_ROWS][OX_ATTN_TILE];
-        const float *share = s->v_scale + chunk * OX_ATTN_TILE, top = s->v_top[chunk];
-        vi t[CODE_ROWS][CODE_DIMS];
-        UNROLL for (int r = 0; r < R; r++)
-            for (int i = 0; i < OX_ATTN_TILE; i += VL) {
-                vf p = vf_mul(vf_load(s->scores + (row + r) * OX_ATTN_TILE + i), vf_set1(inverse[r]));
-                vi x = vi_from_float(vf_mul(p, vf_load(share + i)));
-                if (wide)
-                    put_words(code[r], i, x);
-                else
-                    put_bytes(code[r], i, x);
-            }
-        UNROLL for (int r = 0; r < R; r++)
-            UNROLL for (int d = 0; d < CODE_DIMS; d++)
-                t[r][d] = vi_zero();
-        if (wide)
-            dot_words(s, from, to, chunk, code, R, t);
-        UNROLL for (int r = 0; r < R && !wide; r++)
-            dot_bytes(s, from, to, chunk, code[r], t[r]);
-        UNROLL for (int r = 0; r < R; r++)
-            UNROLL for (int d = 0; d < CODE_DIMS; d++) {
-                float *acc = s->acc + (row + r) * s->dims + chunk * OX_CHUNK + d * VL;
-                vf old = vf_mul(vf_load(acc), vf_set1(s->correction[row + r]));
-                vf_store(acc, vf_fma(vf_from_int(t[r][d]), vf_set1(unit[r] * top), old));
-            }
-    }
+        UNROLL for (int d = 0; d < D; d++) {
+            float *acc = s->acc + (row + r) * s->dims + chunk * OX_CHUNK + d * VL;
+            vf x = vf_from_int(vi_add(vi_shl(t[r][0][d], 7), t[r][1][d]));
+            vf_store(acc, vf_fma(x, vf_set1(unit[r]), vf_mul(vf_load(acc), vf_set1(s->correction[row + r]))));
+        }
 }
 
-/* The largest scale of each chunk of this tile's values among the keys [from, to), and each key's share of it; zero
- * elsewhere: there may be anything. */
+/* Scales of the keys [from, to) of this tile's values, zero elsewhere: there may be anything. */
 INLINE void load_value_scales(const attn *s, int from, int to)
 {
-    for (int chunk = 0; chunk < s->dims / OX_CHUNK; chunk++) {
-        union { uint32_t u; float f; } top;
-        float *scale = s->v_scale + chunk * OX_ATTN_TILE;
-        vi largest = vi_zero();
-        for (int key = 0; key < OX_ATTN_TILE; key += VL) {
-            vf x = vf_zero();
-            if (key + VL > from && key < to)
-                x = vf_from_half((const uint16_t *)(s->v_panel[key / 16] + 16 * s->dims) + 16 * chunk + key % 16);
-            vf_store(scale + key, x);
-            for (int r = 0; r < VL && (key < from || key + VL > to); r++)
+    for (int chunk = 0; chunk < s->dims / OX_CHUNK; chunk++)
+        for (int key = from / 16 * 16; key < 64; key += VL) {
+            float *scale = s->v_scale + chunk * OX_ATTN_TILE + key;
+            if (key < to)
+                vf_store(scale, vf_from_half((const uint16_t *)(s->v_panel[key / 16] + 16 * s->dims) + 16 * chunk + key % 16));
+            for (int r = 0; r < VL; r++)
                 if (key + r < from || key + r >= to)
-                    scale[key + r] = 0;
-            largest = vi_max_u(largest, vi_magnitude(vf_load(scale + key)));
+                    scale[r] = 0;
         }
-        top.u = vi_reduce_max_u(largest);
-        s->v_top[chunk] = top.u >= 0x7f800000 ? NAN : top.f;
-        for (int key = 0; top.f > 0 && key < OX_ATTN_TILE; key += VL)
-            vf_store(scale + key, vf_div(vf_load(scale + key), vf_set1(top.f)));
-    }
+    for (int chunk = 0; chunk < s->dims / OX_CHUNK; chunk++)
+        for (int key = 0; key < from / 16 * 16; key++)
+            s->v_scale[chunk * OX_ATTN_TILE + key] = 0;
 }
 
 INLINE void code_values(const attn *s, int row, int rows, int from, int to)
 {
     load_value_scales(s, from, to);
-    for (int end = row + rows; row < end;)
-        if (s->rows < WIDE_ROWS)
-            add_codes(s, row++, from, to, 1, 0);
-        else if (end - row >= CODE_ROWS) {
-            add_codes(s, row, from, to, CODE_ROWS, 1);
-            row += CODE_ROWS;
-        } else
-            add_codes(s, row++, from, to, 1, 1);
+    for (int end = row + rows; row < end;) {
+        int r = end - row >= CODE_ROWS ? CODE_ROWS : 1;
+        for (int chunk = 0; chunk < s->dims / OX_CHUNK; chunk++)
+            if (r == 1)
+                add_codes(s, row, from / 4 * 4, to, chunk, 1);
+            else
+                add_codes(s, row, from / 4 * 4, to, chunk, CODE_ROWS);
+        row += r;
+    }
 }
 
 INLINE void values_of(const attn *s, int row, int rows, int from, int to, const int type)

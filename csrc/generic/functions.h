@@ -19,20 +19,6 @@ INLINE vf vf_exp(vf x)
     return vf_zero_below(vf_scale_exp2(p, n), x, vf_set1(-87.3f));
 }
 
-/* exp(x) for x <= 0 in half the operations, for the weights of a softmax: 2^(x log2(e)) by a minimax polynomial for the
- * fraction (error 1e-7 relative). The product is rounded, which costs small results digits: 5e-7 relative at exp(-10). */
-INLINE vf vf_weight(vf x)
-{
-    vf t = vf_mul(x, vf_set1(1.44269504f)), n = vf_round(t), r = vf_sub(t, n);
-    vf p = vf_fma(r, vf_set1(1.53533620e-4f), vf_set1(1.33988750e-3f));
-    p = vf_fma(p, r, vf_set1(9.61843692e-3f));
-    p = vf_fma(p, r, vf_set1(5.55033237e-2f));
-    p = vf_fma(p, r, vf_set1(2.40226477e-1f));
-    p = vf_fma(p, r, vf_set1(6.93147182e-1f));
-    p = vf_fma(p, r, vf_set1(1.0f));
-    return vf_zero_below(vf_scale_exp2(p, n), x, vf_set1(-87.3f));
-}
-
 /* exp(x) - 1 for x <= 0: with exp, and by the Taylor polynomial (error 4e-9 relative) where the difference would lose
  * digits. */
 INLINE vf vf_expm1(vf x)

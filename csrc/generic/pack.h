@@ -7,16 +7,20 @@
 
 ox_pack_fn ox_pack_Q4_K, ox_pack_Q5_K, ox_pack_Q6_K, ox_pack_Q8_0, ox_pack_Q4_0, ox_pack_Q5_0, ox_pack_Q5_1;
 
-/* One half of each row. */
+INLINE int16_t half_at(const uint8_t *p)
+{
+    int16_t half;
+    memcpy(&half, p, 2);
+    return half;
+}
+
+/* One half of each row. (The place of an insertion must be a constant before Clang unrolls a loop.) */
 INLINE void copy_halves(const uint8_t *src, size_t stride, ox_half *dst)
 {
-    for (int r = 0; r < VL; r += 8, dst += 8) {
-        __m128i x = _mm_setzero_si128();
-        UNROLL for (int i = 0; i < 8; i++) {
-            int16_t half;
-            memcpy(&half, src + (size_t)(r + i) * stride, 2);
-            x = _mm_insert_epi16(x, half, i);
-        }
+    for (int r = 0; r < VL; r += 8, src += 8 * stride, dst += 8) {
+        __m128i x = _mm_setr_epi16(half_at(src), half_at(src + stride), half_at(src + 2 * stride),
+                                   half_at(src + 3 * stride), half_at(src + 4 * stride), half_at(src + 5 * stride),
+                                   half_at(src + 6 * stride), half_at(src + 7 * stride));
         memcpy(dst, &x, sizeof x);
     }
 }

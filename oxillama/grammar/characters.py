@@ -5,6 +5,7 @@ They are those of the Unicode version that Python knows (`unicodedata.unidata_ve
 
 import unicodedata
 from functools import lru_cache
+from itertools import groupby
 
 from oxillama.grammar.automaton import MAX_CHAR, Range, character_ranges
 
@@ -50,10 +51,9 @@ def _of_category(short: str) -> tuple[Range, ...]:
 def _runs() -> dict[str, list[Range]]:
     """Runs of characters of each two-letter category: one pass over all of Unicode, when first needed."""
     runs: dict[str, list[Range]] = {}
-    start, before = 0, unicodedata.category("\0")
-    for code in range(1, MAX_CHAR + 2):
-        category = unicodedata.category(chr(code)) if code <= MAX_CHAR else ""
-        if category != before:
-            runs.setdefault(before, []).append((start, code - 1))
-            start, before = code, category
+    start = 0
+    for category, run in groupby(map(unicodedata.category, map(chr, range(MAX_CHAR + 1)))):
+        end = start + len(tuple(run))
+        runs.setdefault(category, []).append((start, end - 1))
+        start = end
     return runs

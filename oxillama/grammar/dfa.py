@@ -14,6 +14,7 @@ from oxillama.kernels.grammar_dfa import CharTable
 __all__ = ["MAX_WORK", "WORK_UNITS", "Dfa", "Part", "is_empty", "matches", "n_states"]
 
 MAX_NFA = 20_000
+MAX_STEPS = 1024  # that an automaton keeps
 MAX_WORK = 300_000
 WORK_UNITS = 3  # units of the budget for one of `Dfa.work`
 
@@ -34,6 +35,7 @@ class _Nfa:
     empty: list[list[tuple[str, int]]] = field(default_factory=list)
     start: int = 0
     end: int = 0
+    steps: dict[tuple[frozenset[int], bool, int], tuple[frozenset[int], int]] = field(default_factory=dict)
 
     def state(self) -> int:
         if len(self.moves) >= MAX_NFA:
@@ -81,6 +83,22 @@ class _Nfa:
         self.empty[source].append(("", target))
         return target
 
+    def step(self, states: frozenset[int], first: bool, code: int) -> tuple[frozenset[int], int]:
+        """The states behind a character, and how many it was looked up in; the last thousands of answers are kept."""
+        found = self.steps.get((states, first, code))
+        if found is None:
+            closed = self.closure(states, first, False)
+            targets = frozenset(
+                target
+                for state in closed
+                for ranges, target in self.moves[state]
+                if any(low <= code <= high for low, high in ranges)
+            )
+            if len(self.steps) >= MAX_STEPS:
+                self.steps.clear()
+            found = self.steps[states, first, code] = targets, len(closed)
+        return found
+
     def closure(self, states: Iterable[int], first: bool, last: bool) -> set[int]:
         found = set(states)
         todo = list(found)
@@ -114,18 +132,13 @@ def n_states(node: Node) -> int:
 def matches(part: Part, text: str, budget: Budget | None = None) -> bool:
     """Whether a text meets a condition. budget: the work is subtracted from it."""
     nfa = _nfa_of(part.node)
-    states = {nfa.start}
+    states = frozenset((nfa.start,))
     for i, c in enumerate(text):
-        code = ord(c)
-        closed = nfa.closure(states, i == 0, False)
+        states, n_closed = nfa.step(states, i == 0, ord(c))
         if budget is not None:
-            budget.spend(2 + 2 * len(closed), f"a pattern that {text[:40]!r} is held against")
-        states = {
-            target
-            for state in closed
-            for ranges, target in nfa.moves[state]
-            if any(low <= code <= high for low, high in ranges)
-        }
+            budget.spend(2 + 2 * n_closed, f"a pattern that {text[:40]!r} is held against")
+        if not states:
+            return part.negated
     return (nfa.end in nfa.closure(states, not text, True)) != part.negated
 
 

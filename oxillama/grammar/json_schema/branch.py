@@ -12,6 +12,7 @@ __all__ = [
     "Branch",
     "Fork",
     "KnownProperties",
+    "Ways",
 ]
 
 
@@ -90,21 +91,59 @@ def _same(a: Any, b: Any) -> bool:
     return isinstance(a, dict) and isinstance(b, dict) and a.keys() in keys and a == b
 
 
-Fork = list[list[Literal]]
+Ways = list[list[Literal]]
+_NOTHING: frozenset[Any] = frozenset()
+
+
+class Fork:
+    """Alternatives, of which one must hold: each a conjunction of literals.
+
+    keys: of all their literals. names: properties that synthetic schemas among these speak of; None for any.
+    """
+
+    __slots__ = ("keys", "names", "ways")
+
+    def __init__(self, ways: Ways, origin: "Fork | None" = None) -> None:
+        """origin: a fork that these ways are left of. Its keys and names are kept, which is more than is needed."""
+        self.ways = ways
+        self.keys: frozenset[tuple[int, bool, str]] = _NOTHING
+        self.names: frozenset[str] | None = _NOTHING
+        if origin is not None:
+            self.keys, self.names = origin.keys, origin.names
+            return
+        self.keys = frozenset(literal.key for way in ways for literal in way)
+        spoken: set[str] = set()
+        for literal in (literal for way in ways for literal in way if literal.positive):
+            schema = literal.schema
+            if isinstance(schema, dict) and "\0types" in schema:
+                if "\0property" in schema:
+                    self.names = None
+                    return
+                spoken.update(schema.get("required", ()))
+                spoken.update(schema.get("properties", ()))
+        self.names = frozenset(spoken)
+
+    def __len__(self) -> int:
+        return len(self.ways)
 
 
 class Branch:
     """A conjunction of keywords.
 
     types: bits of the allowed types. numbers, strings: the demands on these. arrays, objects: the schemas about these.
-    unevaluated: schemas with a keyword of that name. forks: alternatives that are still open. seen: literals that hold.
+    unevaluated: schemas with a keyword of that name. forks: alternatives that are still open. added: forks that weren't
+    held against the branch yet. seen: literals that hold; fresh: those of them that came since the forks were held
+    against the branch. checked: types and number of objects then.
     """
 
     __slots__ = (
         "_held",
+        "added",
         "any_order",
         "arrays",
+        "checked",
         "forks",
+        "fresh",
         "numbers",
         "objects",
         "seen",
@@ -128,6 +167,9 @@ class Branch:
         self.any_order = False
         self.unevaluated: list[Literal] = []
         self.forks: list[Fork] = []
+        self.added: list[Fork] = []
+        self.checked = (ALL, 0)
+        self.fresh: list[tuple[int, bool, str]] = []
         self._held: KnownProperties | None = None
         self.seen: set[tuple[int, bool, str]] = set()
 
@@ -138,11 +180,27 @@ class Branch:
             self._held = KnownProperties(self.objects, self._held)
         return self._held
 
+    def touched(self) -> set[str] | None:
+        """Properties that objects which came since the forks were checked speak of; None if anything may matter."""
+        types, n_objects = self.checked
+        if types != self.types:
+            return None
+        found: set[str] = set()
+        for literal in self.objects[n_objects:]:
+            schema = literal.schema
+            if schema.get("additionalProperties") is False:
+                return None
+            for keyword in ("required", "properties"):
+                if isinstance(schema.get(keyword), list | dict):
+                    found.update(name for name in schema[keyword] if isinstance(name, str))
+        return found
+
     def copy(self) -> "Branch":
         other = Branch.__new__(Branch)
-        for name in ("types", "numbers", "values", "without", "written", "strings", "any_order", "_held"):
+        for name in ("types", "numbers", "values", "without", "written", "strings", "any_order", "checked", "_held"):
             setattr(other, name, getattr(self, name))
         other.arrays, other.objects, other.forks = list(self.arrays), list(self.objects), list(self.forks)
+        other.added, other.fresh = list(self.added), list(self.fresh)
         other.unevaluated = list(self.unevaluated)
         other.seen = set(self.seen)
         return other

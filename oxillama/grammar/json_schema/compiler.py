@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Sequence
 from contextlib import suppress
 from fractions import Fraction
+from heapq import heappop, heappush
 from typing import Any
 
 from oxillama.errors import GrammarError
@@ -180,18 +181,23 @@ class _Compilation:
         self.texts = texts
         self.tableau = Tableau(documents, texts.budget, texts.narrow)
         self.known: dict[tuple[tuple[int, bool, str], ...], int] = {}
-        self.todo: list[tuple[int, Sequence[Literal]]] = []
+        self.todo: list[tuple[int, int, int, Sequence[Literal]]] = []
 
     def root(self) -> int:
         root = self.rules.new_rule("root")
         base = self.documents.root_base
-        self.todo.append((root, [Literal(self.documents.root, True, base, None)]))
+        self.later(root, [Literal(self.documents.root, True, base, None)])
         while self.todo:
-            rule, literals = self.todo.pop()
+            _, _, rule, literals = heappop(self.todo)
             self.rules.define(rule, self.expression(literals))
             if len(self.known) > MAX_RULES:
                 raise GrammarError(f"the schema leads to more than {MAX_RULES} different demands on values")
         return root
+
+    def later(self, rule: int, literals: Sequence[Literal]) -> None:
+        """Remembers a rule to define. Those with few combinations come first, so that most of what can't be honoured is
+        found before much work is done."""
+        heappush(self.todo, (self.tableau.combinations(literals), -len(self.known), rule, literals))
 
     def value(self, literals: Sequence[Literal]) -> int:
         """The expression of a demand on a value: a call of its rule."""
@@ -206,7 +212,7 @@ class _Compilation:
         key = tuple(dict.fromkeys(literal.key for literal in literals))
         if key not in self.known:
             self.known[key] = self.rules.new_rule("")
-            self.todo.append((self.known[key], literals))
+            self.later(self.known[key], literals)
         return self.rules.rule(self.known[key])
 
     def simple(self, literal: Literal) -> int | None:

@@ -1,5 +1,7 @@
 """Resolution of references inside one schema document: `Documents`. Nothing is ever fetched."""
 
+import re
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -14,6 +16,9 @@ _SCHEMAS = (
     "unevaluatedProperties", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
 )  # fmt: skip
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+
+
+_PLAIN = re.compile(r"https?://[a-z0-9.-]+(/[\w.-]+)*").fullmatch  # a base that `urljoin` leaves as it is
 
 
 class Documents:
@@ -32,9 +37,10 @@ class Documents:
         self._dynamic: dict[str, list[str]] = {}
         self.made: dict[Any, Any] = {}  # synthetic schemas, so that equal ones are the same object
         self._straight: set[int] = set()  # schemas without a circle of references in place
+        self._checked: set[tuple[str, str]] = set()  # references, with their bases, that don't lead back to themselves
         self._found: dict[tuple[str, str], tuple[Schema, str]] = {}
 
-    @property
+    @cached_property
     def root_base(self) -> str:
         return self.base_of(self.root, "") if isinstance(self.root, dict) else ""
 
@@ -55,7 +61,9 @@ class Documents:
         known = self._found.get((reference, literal.base))
         if known is None:
             known = self._found[reference, literal.base] = self._resolve(literal, keyword, reference)
+        if (reference, literal.base) not in self._checked:
             self._check_circles(literal, *known)
+            self._checked.add((reference, literal.base))
         return Literal(known[0], literal.positive, known[1], (literal.path, keyword))
 
     def _resolve(self, literal: Literal, keyword: str, reference: str) -> tuple[Schema, str]:
@@ -174,6 +182,8 @@ class Documents:
 
 def _joined(base: str, reference: str) -> tuple[str, str]:
     """A reference made absolute, and its fragment. A text that is no URI stays as it is."""
+    if reference.startswith("#") and (not base or _PLAIN(base)):  # most are like this, and `urljoin` takes long
+        return base, reference[1:]
     try:
         url, fragment = urldefrag(urljoin(base, reference))
     except ValueError:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import Part
-from oxillama.grammar.json_schema.branch import Branch
+from oxillama.grammar.json_schema.branch import Branch, Fork, Ways
 from oxillama.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
 from oxillama.grammar.json_schema.disjoint import PAIRS, Disjoint
 from oxillama.grammar.json_schema.documents import Documents
@@ -44,6 +44,8 @@ class Expansion(Protocol):
     disjoint: Disjoint
     narrow: bool
     links: Links | None
+
+    def fork(self, literal: Literal, tag: object, ways: Ways | Callable[[], Ways]) -> Fork: ...
 
 
 Handler = Callable[[Expansion, Branch, str, Literal, Demands], None]
@@ -84,7 +86,7 @@ def _values(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, 
     branch.written = numbers | branch.written
     if others:
         scalars = made(tableau.documents, literal, keyword, {"\0types": mask & ~(ARRAY | OBJECT)}, "scalars")
-        branch.forks.append([[scalars], *([other] for other in others)])
+        branch.added.append(tableau.fork(literal, keyword, [[scalars], *([other] for other in others)]))
 
 
 def _without(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
@@ -118,11 +120,18 @@ def _all(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, dem
 
 
 def _any(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
-    each = [literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))]
-    branch.forks.append(combinations(literal, each) if tableau.links is not None else [[way] for way in each])
+    def ways() -> Ways:
+        each = [literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))]
+        return combinations(literal, each) if tableau.links is not None else [[way] for way in each]
+
+    branch.added.append(tableau.fork(literal, keyword, ways))
 
 
 def _one(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
+    branch.added.append(tableau.fork(literal, keyword, lambda: _each(tableau, keyword, literal)))
+
+
+def _each(tableau: Expansion, keyword: str, literal: Literal) -> Ways:
     """Each alternative, without those of the others that it isn't known to exclude."""
     each = [literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))]
     apart = tableau.disjoint
@@ -132,7 +141,7 @@ def _one(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, dem
     for way, group in zip(each, groups, strict=True):
         others = [o for o, g in zip(each, groups, strict=True) if (g < 0 or g != group) and o is not way]
         ways.append([way, *(o._replace(positive=False) for o in others if not apart(way, o))])
-    branch.forks.append(ways)
+    return ways
 
 
 def _not(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
@@ -144,10 +153,11 @@ def _if(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, dema
     if "then" not in schema and "else" not in schema and tableau.links is None:
         return
     test = literal.sub(schema["if"], "if")
-    branch.forks.append([
+    ways = [
         [test, literal.sub(schema.get("then", True), "then")],
         [test._replace(positive=False), literal.sub(schema.get("else", True), "else")],
-    ])  # fmt: skip
+    ]
+    branch.added.append(tableau.fork(literal, keyword, ways))
 
 
 def _dependent(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
@@ -156,10 +166,11 @@ def _dependent(tableau: Expansion, branch: Branch, keyword: str, literal: Litera
         if isinstance(schema, list):
             schema = {"required": schema}
             schema = made(documents, literal, keyword, schema, name).schema
-        there = present(documents, literal, name)
-        branch.forks.append([
-            [absent(documents, literal, name)], [there, literal.sub(schema, keyword, name)]
-        ])  # fmt: skip
+        ways = [
+            [absent(documents, literal, name)],
+            [present(documents, literal, name), literal.sub(schema, keyword, name)],
+        ]
+        branch.added.append(tableau.fork(literal, (keyword, name), ways))
 
 
 # ---- numbers and strings

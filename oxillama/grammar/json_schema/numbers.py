@@ -80,7 +80,7 @@ class Numbers:
         """Integers alone, or all others; an empty set has bounds that exclude each other."""
         if self.integer is (not integer):
             return replace(self, low=Fraction(1), high=Fraction(0))
-        return replace(self, integer=integer)
+        return self if self.integer is integer else replace(self, integer=integer)
 
     def for_generating(self) -> "Numbers":
         """The same set with bounded spellings, and integers without a point."""

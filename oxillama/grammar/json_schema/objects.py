@@ -234,10 +234,11 @@ def _others(
 ) -> int | None:
     """A property that is not named: for each choice of patterns that its name matches, their demands on its value.
     values: other demands on it; closed: its name matches at least one."""
+    patterns = {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}
+    if closed and not patterns:
+        return None
     rules = texts.rules
-    cells = _cells(
-        texts, {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}, speakers[0].literal
-    )
+    cells = _cells(texts, patterns, speakers[0].literal)
     pairs = []
     for met, choices in cells.items():
         texts.budget.spend(2 * len(speakers), "the schema of an object")

@@ -47,13 +47,13 @@ class Strings:
     excluded: frozenset[str] = frozenset()
 
     def longer(self, least: int) -> "Strings":
-        return replace(self, least=max(self.least, least))
+        return replace(self, least=least) if least > self.least else self
 
     def shorter(self, most: int) -> "Strings":
-        return replace(self, most=most if self.most is None else min(self.most, most))
+        return replace(self, most=most) if self.most is None or most < self.most else self
 
     def having(self, *parts: Part) -> "Strings":
-        return replace(self, parts=tuple(dict.fromkeys((*self.parts, *parts))))
+        return replace(self, parts=tuple(dict.fromkeys((*self.parts, *parts)))) if parts else self
 
     def among(self, texts: frozenset[str]) -> "Strings":
         return replace(self, allowed=texts if self.allowed is None else self.allowed & texts)
@@ -65,7 +65,7 @@ class Strings:
         return s if other.allowed is None else s.among(other.allowed)
 
     def without(self, texts: frozenset[str]) -> "Strings":
-        return replace(self, excluded=self.excluded | texts)
+        return replace(self, excluded=self.excluded | texts) if texts else self
 
     def __contains__(self, text: str) -> bool:
         return self.has(text)

@@ -5,11 +5,13 @@ worked off first, then the alternatives (forks) in turn, the shortest list first
 out. A branch that is left says which types there may be, and for each which schemas speak of it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget
-from oxillama.grammar.json_schema.branch import Branch, Fork
+from oxillama.grammar.json_schema.branch import Branch, Fork, Ways
 from oxillama.grammar.json_schema.disjoint import Disjoint
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.keywords import HANDLERS, OF_ARRAYS, OF_OBJECTS
@@ -24,7 +26,21 @@ __all__ = [
 MAX_BRANCHES = 2048
 MAX_WORK = 20_000
 LITERAL_UNITS = 10  # units of the budget for a literal
+FORKING = ("anyOf", "oneOf", "if", "not", "dependencies", "dependentSchemas", "dependentRequired")
+MET = Fork([[]])
 COMBINATIONS = "the schema, with all combinations of its alternatives,"
+
+
+class _Reading:
+    """What the keywords of a schema lead to. size: how many parts their values have."""
+
+    __slots__ = ("handlers", "of_arrays", "of_objects", "size")
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.handlers = [(keyword, HANDLERS[keyword]) for keyword in schema if keyword in HANDLERS]
+        self.size = sum(len(value) for value in schema.values() if isinstance(value, list | dict))
+        self.of_arrays = not OF_ARRAYS.isdisjoint(schema)
+        self.of_objects = not OF_OBJECTS.isdisjoint(schema)
 
 
 class Tableau:
@@ -36,6 +52,8 @@ class Tableau:
         self.narrow = narrow
         self.disjoint = Disjoint(documents, budget)
         self.work = 0
+        self.readings: dict[int, _Reading] = {}  # by the identity of schemas, which the documents keep
+        self.forks: dict[tuple[object, ...], Fork] = {}
         self.links: Links | None = None  # kept once a schema has an unevaluated keyword
 
     def branches(self, literals: Iterable[Literal]) -> list[Branch]:
@@ -58,10 +76,26 @@ class Tableau:
             fork = min(branch.forks, key=len)
             branch.forks.remove(fork)
             self.budget.spend(len(fork) * (4 + (len(branch.seen) + len(branch.objects)) // 16), COMBINATIONS)
-            todo += [(branch.copy(), list(way)) for way in reversed(fork)]
-            if len(done) + len(todo) > MAX_BRANCHES:
-                raise self.too_many(fork[0][0])
+            if len(done) + len(todo) + len(fork) > MAX_BRANCHES:
+                raise self.too_many(fork.ways[0][0])
+            todo += [(branch.copy(), list(way)) for way in fork.ways[:0:-1]]
+            todo.append((branch, list(fork.ways[0])))
         return done
+
+    def combinations(self, literals: Iterable[Literal]) -> int:
+        """A guess at the number of branches of a demand, as the number of bits of it; 0 for what can't be known yet."""
+        bits = 0
+        with suppress(GrammarError):
+            for literal in literals:
+                for part in self.disjoint.parts(literal):
+                    schema = part.schema
+                    if isinstance(schema, dict):
+                        bits += sum(
+                            len(schema[keyword]).bit_length() if isinstance(schema[keyword], list) else 1
+                            for keyword in FORKING
+                            if keyword in schema
+                        )
+        return bits
 
     def too_many(self, literal: Literal) -> GrammarError:
         return refusal(literal.path, "schema", f"its alternatives have more than {MAX_BRANCHES} combinations")
@@ -71,37 +105,63 @@ class Tableau:
         while True:
             while demands and branch.types:
                 literal = demands.pop()
-                if literal.key not in branch.seen:
-                    branch.seen.add(literal.key)
+                key = literal.key
+                if key not in branch.seen:
+                    branch.seen.add(key)
+                    branch.fresh.append(key)
                     self.work += 1
                     self.budget.spend(LITERAL_UNITS, COMBINATIONS)
                     if self.work > MAX_WORK:
                         raise self.too_many(literal)
                     self.add(branch, literal, demands)
-            if not branch.types or not branch.forks:
+            if not branch.types or not (branch.forks or branch.added):
                 return
-            forks = [self.possible(branch, fork) for fork in branch.forks]
-            branch.forks = [fork for fork in forks if len(fork) > 1]
-            if not all(forks):
-                branch.types = 0
-                return
-            demands += [literal for fork in forks if len(fork) == 1 for literal in fork[0]]
+            self.check(branch, demands)
             if not demands:
                 return
 
+    def check(self, branch: Branch, demands: list[Literal]) -> None:
+        """Drops the ways of forks that can't hold any more, and the forks that are met; demands what has one way left.
+        Of the forks that were checked before, only those are looked at that new literals may concern."""
+        touched, fresh = branch.touched(), branch.fresh
+        self.budget.spend(len(branch.forks), COMBINATIONS)
+        left = []
+        for fork in branch.forks:
+            names = fork.names
+            if touched is None or names is None or not (names.isdisjoint(touched) and fork.keys.isdisjoint(fresh)):
+                left.append(self.possible(branch, fork))
+            else:
+                left.append(fork)
+        left += [self.possible(branch, fork) for fork in branch.added]
+        branch.added, branch.fresh, branch.checked = [], [], (branch.types, len(branch.objects))
+        branch.forks = [fork for fork in left if len(fork) > 1]
+        if not all(left):
+            branch.types = 0
+            return
+        demands += [literal for fork in left if len(fork) == 1 for literal in fork.ways[0]]
+
     def possible(self, branch: Branch, fork: Fork) -> Fork:
-        """The ways of a fork that the types allow; [[]] if one of them holds already."""
+        """The ways of a fork that the types allow; one without literals if any of them holds already."""
         self.budget.spend(2 * len(fork), COMBINATIONS)
-        if self.links is None and any(all(literal.key in branch.seen for literal in way) for way in fork):
-            return [[]]
-        ways = [way for way in fork if all(self.disjoint.types(literal) & branch.types for literal in way)]
-        if len(ways) < 2 or not branch.objects:
-            return ways
-        held = branch.held
-        self.budget.spend(held.size // 4 + len(ways), COMBINATIONS)
-        if self.links is None and branch.types == OBJECT and any(all(map(held.implies, way)) for way in ways):
-            return [[]]
-        return [way for way in ways if not any(map(held.excludes, way))]
+        if self.links is None and any(all(literal.key in branch.seen for literal in way) for way in fork.ways):
+            return MET
+        ways = [way for way in fork.ways if all(self.disjoint.types(literal) & branch.types for literal in way)]
+        if len(ways) > 1 and branch.objects:
+            held = branch.held
+            self.budget.spend(held.size // 4 + len(ways), COMBINATIONS)
+            if self.links is None and branch.types == OBJECT and any(all(map(held.implies, way)) for way in ways):
+                return MET
+            ways = [way for way in ways if not any(map(held.excludes, way))]
+        return fork if len(ways) == len(fork) else Fork(ways, fork)
+
+    def fork(self, literal: Literal, tag: object, ways: Ways | Callable[[], Ways]) -> Fork:
+        """A fork of a literal, made once in this document. tag: which of its forks; ways: or a function that makes them
+        when they are first needed."""
+        key = (literal.key, tag, self.links is None)
+        found = self.forks.get(key)
+        if found is None:
+            found = self.forks[key] = Fork(ways() if callable(ways) else ways)
+        return found
 
     def add(self, branch: Branch, literal: Literal, demands: list[Literal]) -> None:
         """Adds a literal to a branch; its own demands are appended to `demands`, or to the forks."""
@@ -117,29 +177,31 @@ class Tableau:
         if not literal.positive:
             if isinstance(schema.get("oneOf"), list):
                 self.budget.spend(len(schema["oneOf"]) ** 2, COMBINATIONS)
-            branch.forks.append(alternatives(self.documents, literal))
+            branch.added.append(self.fork(literal, "not", lambda: alternatives(self.documents, literal)))
             return
         if "$ref" in schema and self.documents.early:
             demands.append(self.documents.resolve(literal, "$ref"))
             return
         if self.links is None and not self.documents.early and any(keyword in schema for keyword in KEYWORDS):
             self.links = Links()
-        n_demands, n_forks = len(demands), len(branch.forks)
+        n_demands, n_forks = len(demands), len(branch.added)
+        reading = self.readings.get(id(schema))
+        if reading is None:
+            reading = self.readings[id(schema)] = _Reading(schema)
+        self.budget.spend(reading.size, COMBINATIONS)
         parts: list[list[Literal]] = []
-        for keyword, value in schema.items():
-            if isinstance(value, list | dict):
-                self.budget.spend(len(value), COMBINATIONS)
-            handler = HANDLERS.get(keyword)
-            if handler is not None:
-                parts.append([])
-                handler(self, branch, keyword, literal, parts[-1])
+        for keyword, handler in reading.handlers:
+            part: list[Literal] = []
+            handler(self, branch, keyword, literal, part)
+            if part:
+                parts.append(part)
         demands += [demand for part in reversed(parts) for demand in part]  # the first keyword's are taken first
-        if not OF_ARRAYS.isdisjoint(schema):
+        if reading.of_arrays:
             branch.arrays.append(literal)
-        if not OF_OBJECTS.isdisjoint(schema):
+        if reading.of_objects:
             branch.objects.append(literal)
         if self.links is not None:
             for way in ([one] for one in demands[n_demands:]):
                 self.links.add(literal, way)
-            for way in (way for fork in branch.forks[n_forks:] for way in fork):
+            for way in (way for fork in branch.added[n_forks:] for way in fork.ways):
                 self.links.add(literal, way)
