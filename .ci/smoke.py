@@ -1,7 +1,7 @@
 """Smoke test of an installed package: python .ci/smoke.py [each-tier]
 
-Greedy text, logits that don't depend on how they were computed, a batch, a JSON schema, and threads that sleep while
-the process waits, on the CPU tier in use, or on each that this machine has.
+Greedy text, logits that don't depend on how they were computed, a batch, a JSON schema, and (on Linux) threads that
+sleep while the process waits, on the CPU tier in use, or on each that this machine has.
 """
 
 import json
@@ -18,6 +18,7 @@ import oxillama as ox
 from oxillama.kernels import _table
 
 PROMPT = "Once upon a time"
+TASKS = Path("/proc/self/task")
 
 
 def smoke() -> str:
@@ -34,7 +35,10 @@ def smoke() -> str:
         schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
         written = two.generate("A number: ", json_schema=schema, max_tokens=60)
         assert isinstance(json.loads(written.text)["n"], int), written
-    assert min(spinning() for _ in range(3)) == 0, "idle threads don't sleep"
+    if TASKS.exists():
+        assert min(spinning() for _ in range(3)) == 0, "idle threads don't sleep"
+    else:
+        print(f"not looked at: whether idle threads sleep, which {TASKS} says on Linux alone", flush=True)
     return alone[0]
 
 
@@ -43,7 +47,7 @@ def spinning() -> int:
     with ox.load(num_threads=2):
         time.sleep(0.05)
         own = threading.get_native_id()
-        others = (f for f in Path("/proc/self/task").glob("*/stat") if f.parent.name != str(own))
+        others = (f for f in TASKS.glob("*/stat") if f.parent.name != str(own))
         return sum(f.read_text().rpartition(")")[2].split()[0] == "R" for f in others)
 
 

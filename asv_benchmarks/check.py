@@ -128,6 +128,11 @@ def tree_of(revision: str) -> Path:
     tree = KEPT / commit[:12]
     if not tree.exists():
         subprocess.run(["git", "-C", str(ROOT), "worktree", "add", "--detach", str(tree), commit], check=True)
+    return built(tree)
+
+
+def built(tree: Path) -> Path:
+    """The tree, built in its place. Raises CalledProcessError."""
     subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=tree, check=True)
     return tree
 
@@ -148,9 +153,9 @@ def verdict(ratios: list[float], threshold: float) -> str:
     return "faster" if least_median([1 / r for r in ratios]) > 1 + threshold else ""
 
 
-def compare(base: Side, head: Side, rounds: int, threshold: float) -> list[str]:
-    """Measures and shows all benchmarks that both have; names of the slower ones."""
-    slower = []
+def compare(base: Side, head: Side, rounds: int, threshold: float) -> dict[str, str]:
+    """Measures and shows all benchmarks that both have; the verdict of each that both could run."""
+    verdicts = {}
     for name in [name for name in head.names if name in base.names]:
         places = base.names.index(name), head.names.index(name)
         ratios: list[float] = []
@@ -166,13 +171,27 @@ def compare(base: Side, head: Side, rounds: int, threshold: float) -> list[str]:
         if problem:
             print(f"    -  {name}: {problem}", flush=True)
             continue
-        found_so = verdict(ratios, threshold)
-        print(f"{statistics.median(ratios):5.2f}  {name} {found_so}".rstrip(), flush=True)
-        slower += [name] if found_so == "slower" else []
-    return slower
+        verdicts[name] = verdict(ratios, threshold)
+        print(f"{statistics.median(ratios):5.2f}  {name} {verdicts[name]}".rstrip(), flush=True)
+    return verdicts
 
 
-def main() -> None:
+def status(revisions: list[str], pattern: str, rounds: int, threshold: float) -> int:
+    """Measures two revisions; the exit status. Raises CalledProcessError for one that can't be built; OSError."""
+    base, head = (Side(tree_of(revision), pattern) for revision in revisions)
+    shared = set(base.names) & set(head.names)
+    if not shared:
+        print(f"no benchmark has {pattern!r} in its name")
+        return 2
+    verdicts = compare(base, head, rounds, threshold)
+    base.close()
+    head.close()
+    slower = sum(found == "slower" for found in verdicts.values())
+    print(f"{slower} slower of {len(verdicts)}; {len(shared) - len(verdicts)} could not be measured")
+    return 2 if not verdicts else 1 if slower else 0
+
+
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="whether a commit made a benchmark slower")
     parser.add_argument("base", nargs="?", help="a commit, or a folder of a checkout that is built")
     parser.add_argument("head", nargs="?", default=str(ROOT), help="the same; this tree if left out")
@@ -180,20 +199,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="times that both sides are measured (default: 15)")
     parser.add_argument("--threshold", type=float, default=0.05, help="of a slow-down (default: 0.05)")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    a = parser.parse_args()
+    a = parser.parse_args(arguments)
     if a.serve:
         return serve(a.bench)
     if a.base is None or a.rounds < 6:
         parser.error("name a commit to compare with, and six rounds at least: of fewer no noise can be told")
-    sides = [Side(tree_of(revision), a.bench) for revision in (a.base, a.head)]
-    if not set(sides[0].names) & set(sides[1].names):
-        print(f"no benchmark has {a.bench!r} in its name")
+    try:
+        sys.exit(status([a.base, a.head], a.bench, a.rounds, a.threshold))
+    except (subprocess.CalledProcessError, OSError) as error:  # a build that fails, no git, a side that is gone
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    slower = compare(sides[0], sides[1], a.rounds, a.threshold)
-    for side in sides:
-        side.close()
-    print(f"{len(slower)} slower")
-    sys.exit(1 if slower else 0)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,12 @@ list, and the same one however Ray divides the rows: a job that is repeated agre
 """
 
 import argparse
+import sys
 from typing import Any
 
 import ray
 
+import oxillama as ox
 import oxillama.data as oxd
 
 LABELS = ["good", "bad", "mixed"]
@@ -32,6 +34,14 @@ def classify(rows: Any, column: str, model: str | None = None, workers: int = 1,
     return rows.map_batches(**label.ray(concurrency=workers, num_cpus=cpus, batch_size=64))
 
 
+def read(path: str) -> Any:
+    """The data set of a Parquet file or folder. Raises ConfigError if Ray finds none there."""
+    try:
+        return ray.data.read_parquet(path)
+    except (OSError, ValueError) as error:  # not there; no such file
+        raise ox.ConfigError(f"{path} can't be read as Parquet: {type(error).__name__}: {error}") from None
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="labels for a column of a data set")
     parser.add_argument("input", nargs="?", help="Parquet file or folder; without it, three sample reviews")
@@ -42,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--cpus", type=int, default=1, help="cores of each")
     a = parser.parse_args(arguments)
     sample = [{a.column: text} for text in SAMPLE]
-    rows = ray.data.read_parquet(a.input) if a.input else ray.data.from_items(sample)
+    rows = read(a.input) if a.input else ray.data.from_items(sample)
     labelled = classify(rows, a.column, a.model, a.workers, a.cpus)
     if a.output:
         labelled.write_parquet(a.output)
@@ -52,4 +62,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ox.OxiLlamaError, OSError) as error:  # a file that is missing, or no model
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -11,6 +11,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import oxillama as ox
@@ -69,8 +70,10 @@ def main(arguments: list[str] | None = None) -> None:
     names, rows = [a.column], [{a.column: text} for text in SAMPLE]
     if a.input:
         names, rows = read_rows(a.input, a.column)
-    target = open(a.output, "w", newline="", encoding="utf-8") if a.output else sys.stdout  # noqa: SIM115
-    with ox.load(a.model) as engine:
+        if a.output and Path(a.output).exists() and Path(a.output).samefile(a.input):
+            raise ox.ConfigError(f"{a.output} is the input: a job that is stopped would lose it; name another output")
+    with ox.load(a.model) as engine:  # before the output is opened, which ends what an earlier run wrote
+        target = open(a.output, "w", newline="", encoding="utf-8") if a.output else sys.stdout  # noqa: SIM115
         writer = csv.DictWriter(target, [*names, *COLUMNS], restval="")
         writer.writeheader()
         for row, values in zip(rows, extract(engine, (row[a.column] for row in rows)), strict=True):

@@ -16,6 +16,14 @@ import oxillama as ox
 SAMPLE = "The little fox lived in the red barn of a farm, with a cow and a hen. " * 12
 
 
+def read(file: Path) -> str:
+    """A text file. Raises ConfigError if it isn't one; OSError."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ox.ConfigError(f"{file} is no text: {error}") from None
+
+
 def document_session(engine: ox.Engine, text: str, folder: Path) -> ox.Session:
     """A session that has read a text: from the folder, or computed now and left there for the next time."""
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.snap"
@@ -54,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("-m", "--model", help="GGUF file; without it, the small model that ships")
     parser.add_argument("--folder", type=Path, default=Path("snapshots"))
     a = parser.parse_args(arguments)
-    text = a.document.read_text(encoding="utf-8") if a.document else SAMPLE
+    text = read(a.document) if a.document else SAMPLE
     a.folder.mkdir(parents=True, exist_ok=True)
     with ox.load(a.model) as engine, document_session(engine, text, a.folder) as session:
         print(f"{session.position} tokens of the document, {engine.metrics_snapshot().prefill_tokens} of them computed")

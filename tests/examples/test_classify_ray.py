@@ -1,5 +1,6 @@
 """Classification with Ray Data: every row has the label that it has alone, or a reason."""
 
+import subprocess
 import sys
 
 import pytest
@@ -41,3 +42,23 @@ def test_it_reads_and_writes_files(ray, tmp_path, capsys):
     assert {row["label"] for row in rows} <= set(classify_ray.LABELS)
     classify_ray.main([])
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("content", [None, b"id,review\n1,good\n"])
+def test_a_file_that_is_no_table_is_one_error(ray, tmp_path, content):
+    import oxillama as ox
+    from oxillama.examples import classify_ray
+
+    if content:
+        (tmp_path / "in.parquet").write_bytes(content)
+    with pytest.raises(ox.ConfigError, match=r"in\.parquet can't be read as Parquet"):
+        classify_ray.main([str(tmp_path / "in.parquet"), str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_its_command_ends_with_one_line():
+    command = [sys.executable, "-m", "oxillama.examples.classify_ray", "/no/such.parquet", "/no/such.folder"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: /no/such.parquet can't be read as Parquet")
+    assert "classify_ray.py" not in done.stderr  # no traceback of it

@@ -81,3 +81,21 @@ def test_a_row_that_ends_early_has_an_empty_text(tmp_path):
     extract_csv.main([str(tmp_path / "in.csv"), str(tmp_path / "out.csv")])
     (row,) = read(tmp_path / "out.csv")
     assert (row["id"], row["text"], row["error"]) == ("1", "", "")
+
+
+def test_an_output_is_not_touched_where_no_model_can_be_loaded(tmp_path):
+    write(tmp_path / "in.csv", [[1, "A lamp."]])
+    (tmp_path / "out.csv").write_text("of an earlier run")
+    with pytest.raises((ox.OxiLlamaError, OSError)):
+        extract_csv.main([str(tmp_path / "in.csv"), str(tmp_path / "out.csv"), "-m", "nowhere.gguf"])
+    assert (tmp_path / "out.csv").read_text() == "of an earlier run"
+
+
+@pytest.mark.parametrize("named", ["in.csv", "link.csv"])
+def test_an_input_is_never_the_output(tmp_path, named):
+    write(tmp_path / "in.csv", [[1, "A lamp."]])
+    (tmp_path / "link.csv").symlink_to(tmp_path / "in.csv")
+    before = (tmp_path / "in.csv").read_bytes()
+    with pytest.raises(ox.ConfigError, match="is the input"):
+        extract_csv.main([str(tmp_path / "in.csv"), str(tmp_path / named)])
+    assert (tmp_path / "in.csv").read_bytes() == before

@@ -2,6 +2,7 @@
 
 import pytest
 
+import oxillama as ox
 from oxillama.examples import long_prompts
 from oxillama.examples.long_prompts import ask, document_session
 
@@ -56,3 +57,11 @@ def test_it_runs_twice(tmp_path, capsys):
     first, *answers, second, third, fourth = capsys.readouterr().out.splitlines()
     assert answers == [third, fourth]
     assert first.split(", ")[1] != second.split(", ")[1] == "0 of them computed"
+
+
+def test_a_file_that_is_no_text_is_refused_before_a_model_is_loaded(tmp_path):
+    document = tmp_path / "text.pdf"
+    document.write_bytes(b"%PDF \xff")
+    with pytest.raises(ox.ConfigError, match=r"text\.pdf is no text"):
+        long_prompts.main([str(document), "-m", "nowhere.gguf", "--folder", str(tmp_path / "new")])
+    assert not (tmp_path / "new").exists()

@@ -70,6 +70,28 @@ def number(port, name):
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
 
 
+def poll(until, what, seconds=60):
+    """Waits until a call says so; ends the program if it never does."""
+    end = time.monotonic() + seconds
+    while not until():
+        if time.monotonic() > end:
+            sys.exit(f"{what}: not within {seconds} s")
+        time.sleep(0.05)
+
+
+def ready(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/ready")
+    status = connection.getresponse().status
+    connection.close()
+    return status == 200
+
+
+def busy(port):
+    """Requests that run or wait."""
+    return number(port, "oxillama_num_requests_running") + number(port, "oxillama_num_requests_waiting")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -79,7 +101,7 @@ def main():
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     port = next(int(line.rsplit(":", 1)[1]) for line in process.stderr if "listening on" in line)
     threading.Thread(target=lambda: [None for _ in process.stderr], daemon=True).start()
-    time.sleep(2.0)
+    poll(lambda: ready(port), "a model that is ready")
     until, seen = time.monotonic() + given.seconds, Counter()
     threads = [threading.Thread(target=client, args=(port, until, i, seen)) for i in range(given.clients)]
     for thread in threads:
@@ -88,14 +110,13 @@ def main():
     early = resident(process)
     for thread in threads:
         thread.join()
-    time.sleep(1.0)
-    left = number(port, "oxillama_num_requests_running") + number(port, "oxillama_num_requests_waiting")
+    poll(lambda: not busy(port), "the end of all requests", seconds=10)
     late = resident(process)
     process.terminate()
     status = process.wait(60)
     wrong = sum(n for name, n in seen.items() if str(name).startswith("wrong"))
-    print(dict(seen), f"running {left:g}, memory {early >> 20} then {late >> 20} MiB, status {status}")
-    return 1 if wrong or left or status or late > 1.05 * early else 0
+    print(dict(seen), f"none runs, memory {early >> 20} then {late >> 20} MiB, status {status}")
+    return 1 if wrong or status or late > 1.05 * early else 0
 
 
 if __name__ == "__main__":

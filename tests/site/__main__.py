@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.site.links import faults
 from tests.site.pages import ROOT, navigation, stage
-from tests.site.perf import PAGE, speed_page
+from tests.site.perf import INDEX, PAGE, speed_page
 
 __all__ = ["build"]
 
@@ -50,15 +50,19 @@ def build(folder: Path, perf: Path | None = None) -> list[str]:
     return faults(folder)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.site", description="builds the documentation")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build/site")
-    parser.add_argument("--perf", type=Path, default=PERF, help="folder that `asv publish` wrote, if it is there")
-    a = parser.parse_args()
+    parser.add_argument("--perf", type=Path, help=f"folder that `asv publish` wrote (default: {PERF}, if it is there)")
+    a = parser.parse_args(arguments)
+    perf = a.perf or PERF
+    published = (perf / INDEX).is_file()
+    if a.perf and not published:
+        parser.error(f"{a.perf} has no {INDEX}, and so nothing that `asv publish` wrote")
     if importlib.util.find_spec("mkdocs") is None:
         sys.exit("mkdocs is not installed: pip install -e '.[docs]'")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    if found := build(a.folder.resolve(), a.perf if (a.perf / "index.html").exists() else None):
+    if found := build(a.folder.resolve(), perf if published else None):
         sys.exit("\n".join(found))
     print(f"{a.folder / 'index.html'}")
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from tests.site.curves import curve
 
-__all__ = ["PAGE", "speed_page"]
+__all__ = ["INDEX", "PAGE", "speed_page"]
 
 PAGE = "perf/index.md"
+INDEX = "index.json"  # of what asv publishes
 HEAD = """# Speed by commit
 
 What [asv](https://asv.readthedocs.io) recorded on one machine, as ratios to the first commit; how to record more says
@@ -24,7 +25,7 @@ mean over them.
 
 def speed_page(folder: Path) -> str:
     """The page, of the folder that `asv publish` wrote."""
-    index: dict[str, Any] = json.loads((folder / "index.json").read_text())
+    index: dict[str, Any] = json.loads((folder / INDEX).read_text())
     hashes = {int(revision): name[: index["hash_length"]] for revision, name in index["revision_to_hash"].items()}
     figures, rows = [], []
     for name in sorted(index["benchmarks"]):

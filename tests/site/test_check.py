@@ -45,3 +45,53 @@ def test_parameters_are_read_as_asv_reads_them(check):
     assert check._columns((1, 2)) == [(1, 2)]
     assert check._columns(((1, 2), ("a", "b"))) == [(1, 2), ("a", "b")]
     assert check._columns(()) == []
+
+
+class FakeSide:
+    """A side whose benchmarks take what a table says, or say why they can't run."""
+
+    def __init__(self, found):
+        self.names, self.found = list(found), list(found.values())
+
+    def measure(self, i):
+        return self.found[i]
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "wanted", "said"),
+    [
+        ({"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 0.5}, 0, "0 slower of 2; 0 could not be measured"),
+        ({"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 1.5}, 1, "1 slower of 2; 0 could not be measured"),
+        ({"a": 1.0, "b": 1.0}, {"b": "AttributeError: x", "a": 1.5}, 1, "1 slower of 1; 1 could not be measured"),
+        ({"a": 1.0, "b": 1.0}, {"b": "AttributeError: x", "a": 1.0}, 0, "0 slower of 1; 1 could not be measured"),
+        ({"a": 1.0}, {"a": "AttributeError: x"}, 2, "0 slower of 0; 1 could not be measured"),
+        ({"a": "AttributeError: x"}, {"a": 1.0}, 2, "0 slower of 0; 1 could not be measured"),
+        ({"a": 1.0}, {"b": 1.0}, 2, "no benchmark has '.' in its name"),
+    ],
+)
+def test_the_exit_status_says_what_was_found(check, monkeypatch, capsys, base, head, wanted, said):
+    monkeypatch.setattr(check, "tree_of", {"base": base, "head": head}.__getitem__)
+    monkeypatch.setattr(check, "Side", lambda found, pattern: FakeSide(found))
+    with pytest.raises(SystemExit) as ended:
+        check.main(["base", "head", "--bench", "."])
+    assert ended.value.code == wanted
+    assert capsys.readouterr().out.splitlines()[-1] == said
+
+
+def test_a_build_that_fails_is_not_called_slower(check, monkeypatch, tmp_path, capsys):
+    (tmp_path / "setup.py").write_text("raise SystemExit(1)")
+    monkeypatch.setattr(check, "tree_of", lambda revision: check.built(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        check.main(["base"])
+    assert ended.value.code == 2
+    assert "setup.py" in capsys.readouterr().err
+
+
+def test_a_name_of_nothing_is_not_called_slower(check, capsys):
+    with pytest.raises(SystemExit) as ended:
+        check.main(["no-such-commit"])
+    assert ended.value.code == 2
+    assert "no-such-commit" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from tests.site import __main__ as command
 from tests.site import pages as site
 from tests.site.charts import KINDS, bars, measured, pictures
 from tests.site.curves import curve, growth, picture, ticks
@@ -63,6 +64,22 @@ def test_the_page_of_commits_has_what_asv_published(tmp_path):
     assert "| `a.track_c` | tokens/s | 40 | 40 | 1.00× | bbbb to bbbb |" in page
     assert page.count("<svg ") == 2
     assert "a.time_never" not in page
+
+
+def test_a_folder_of_speed_that_is_named_is_there(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("mkdocs")
+    built = []
+    monkeypatch.setattr(command, "build", lambda folder, perf: built.append(perf))
+    for named in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(SystemExit) as ended:
+            command.main([str(tmp_path / "site"), "--perf", str(named)])
+        assert ended.value.code == 2
+        assert f"{named} has no index.json" in capsys.readouterr().err
+    (tmp_path / "index.json").write_text("{}")
+    command.main([str(tmp_path / "site"), "--perf", str(tmp_path)])
+    monkeypatch.setattr(command, "PERF", tmp_path / "nowhere")
+    command.main([str(tmp_path / "site")])  # what isn't named may be missing
+    assert built == [tmp_path, None]
 
 
 def test_the_reference_of_the_server_is_that_of_its_tables(pages):
