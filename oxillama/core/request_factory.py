@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from oxillama._util.lazy import lazy
+from oxillama._util.owned import OwnedCache
 from oxillama.chat.answer_reading import AnswerReading
 from oxillama.core.draft_options import NO_DRAFTS, DraftOptions
 from oxillama.core.draft_scheduler import BoundDrafts
@@ -52,7 +53,7 @@ class GrammarCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._kept: dict[str | None, dict[Hashable, Held]] = {}  # by owner
+        self._kept: OwnedCache[Held] = OwnedCache()
         self._n_uses = 0
 
     @lazy
@@ -109,37 +110,17 @@ class GrammarCache:
         self._kept.clear()
 
     def _found(self, owner: str | None, known: Hashable, make: Callable[[], Held]) -> Held:
-        """What is kept for an owner, made if it isn't there. Without a lock: what two threads make is equal."""
-        kept = self._kept.pop(owner, None)
-        kept = self._kept[owner] = {} if kept is None else kept  # the last one used is the last to leave
-        held = kept.pop(known, None)
+        """What is kept for an owner, made if it isn't there. What can't be made leaves nothing behind."""
+        held = self._kept.find(owner, known)
         is_new = held is None
-        kept[known] = held = held or make()
+        if held is None:
+            held = make()
+            self._kept.put(owner, known, held)
         self._n_uses += 1
         if is_new or self._n_uses % USES == 0:
-            self._cut(owner)
+            own, whole = (OWN_GRAMMARS, OWN_BYTES), (ALL_GRAMMARS, ALL_BYTES)
+            self._kept.cut(owner, lambda known, held: held[0].n_bytes(), own, whole)
         return held
-
-    def _cut(self, owner: str | None) -> None:
-        """Gives up what an owner has beyond its bounds, and of the owner that has most what all have beyond theirs."""
-        found = {
-            one: {known: held[0].n_bytes() for known, held in list(kept.items())}
-            for one, kept in list(self._kept.items())
-        }
-        own = found.get(owner, {})
-        while len(own) > OWN_GRAMMARS or sum(own.values()) > OWN_BYTES:
-            self._drop_oldest(owner, own)
-        while sum(map(len, found.values())) > ALL_GRAMMARS or sum(sum(f.values()) for f in found.values()) > ALL_BYTES:
-            most = max(found, key=lambda one: len(found[one]) / ALL_GRAMMARS + sum(found[one].values()) / ALL_BYTES)
-            self._drop_oldest(most, found[most])
-
-    def _drop_oldest(self, owner: str | None, sizes: dict[Hashable, int]) -> None:
-        known = next(iter(sizes))
-        del sizes[known]
-        kept = self._kept.get(owner, {})
-        kept.pop(known, None)
-        if not kept:
-            self._kept.pop(owner, None)
 
 
 Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
