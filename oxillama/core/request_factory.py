@@ -1,5 +1,7 @@
 """Request factory: generation requests from prompts and options, with cached grammars."""
 
+import hashlib
+import sys
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
@@ -18,7 +20,7 @@ from oxillama.core.prompts import check_length, check_tokens
 from oxillama.core.request import ResultQueue
 from oxillama.core.tool_use import ToolUse
 from oxillama.drafts.draft import Target
-from oxillama.errors import ConfigError, ContextOverflowError
+from oxillama.errors import ConfigError, ContextOverflowError, GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.regular import choices_rules, regex_rules
@@ -54,6 +56,7 @@ class GrammarCache:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._kept: OwnedCache[Held] = OwnedCache()
+        self._faults: OwnedCache[str] = OwnedCache()
         self._n_uses = 0
 
     @lazy
@@ -86,6 +89,24 @@ class GrammarCache:
             return None
         return grammar.state(self._vocabulary, triggers=triggers)
 
+    def fault(self, kind: str, source: str, owner: str | None) -> str:
+        """Why no grammar can hold texts to a schema or a pattern, "" if one can.
+
+        kind: "json_schema" or "regex". owner: as of `state`.
+        """
+        known = hashlib.sha256(f"{kind} {source}".encode(errors="surrogatepass")).digest()
+        found = self._faults.find(owner, known)
+        if found is None:
+            try:
+                self._compiled(kind, source, "full")
+                found = ""
+            except GrammarError as error:
+                found = str(error)
+            self._faults.put(owner, known, found)
+            own, whole = (OWN_GRAMMARS, OWN_BYTES), (ALL_GRAMMARS, ALL_BYTES)
+            self._faults.cut(owner, lambda known, fault: sys.getsizeof(known) + sys.getsizeof(fault), own, whole)
+        return found
+
     def _compiled(self, kind: str, source: Any, mode: SchemaMode) -> Grammar:
         if kind == "json_schema":
             from oxillama.grammar.json_schema import JsonSchemaCompiler  # twenty modules, which only schemas need
@@ -108,6 +129,7 @@ class GrammarCache:
     def clear(self) -> None:
         """Forgets what was compiled for all owners; texts that follow some of it go on."""
         self._kept.clear()
+        self._faults.clear()
 
     def _found(self, owner: str | None, known: Hashable, make: Callable[[], Held]) -> Held:
         """What is kept for an owner, made if it isn't there. What can't be made leaves nothing behind."""
@@ -162,6 +184,10 @@ class RequestFactory:
         """Forgets ids and grammars that are kept of texts; no result changes."""
         self._grammars.clear()
         self._tokenizer.forget_texts()
+
+    def fault(self, kind: str, source: str, owner: str | None) -> str:
+        """`GrammarCache.fault`: why texts can't be held to a schema or a pattern."""
+        return self._grammars.fault(kind, source, owner)
 
     def text_of(self, tokens: list[int]) -> str:
         """What follows a prompt, as text."""

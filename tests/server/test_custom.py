@@ -102,6 +102,9 @@ def test_any_text_and_a_function_beside(hermes):
 @pytest.mark.parametrize(("fields", "param"), [
     ({"tools": [tool(format=grammar("start: x", "lark"))]}, "tools[0].custom.format.grammar.syntax"),
     ({"tools": [tool(format=grammar("("))]}, "tools[0].custom.format.grammar.definition"),
+    ({"tools": [tool(format=grammar("a)|(b"))]}, "tools[0].custom.format.grammar.definition"),
+    ({"tools": [tool(format=grammar("a)|(?:b"))], "tool_choice": "required"},
+     "tools[0].custom.format.grammar.definition"),
     ({"tools": [tool(format=grammar(""))]}, "tools[0].custom.format.grammar.definition"),
     ({"tools": [tool(format={"type": "gbnf"})]}, "tools[0].custom.format.type"),
     ({"tools": [tool(format={"type": "grammar"})]}, "tools[0].custom.format.grammar"),
@@ -114,6 +117,27 @@ def test_any_text_and_a_function_beside(hermes):
 def test_what_is_wrong_is_named(hermes, fields, param):
     answer = hermes.post(CHAT, {"messages": HI, "max_tokens": 1, **fields})
     assert (answer.status, answer.error["param"]) == (400, param), answer.body
+
+
+@pytest.mark.parametrize(("definition", "said"), [
+    ("ab(", "pattern, column 3: this group is never closed"),
+    ("a)|(b", "pattern, column 2: there is no group to close"),
+    ("b(?=a)a", "pattern 'b(?=a)a': looking ahead is supported only at the beginning"),
+])  # fmt: skip
+def test_a_pattern_is_reported_as_it_was_given(hermes, definition, said):
+    answer = hermes.post(CHAT, messages=HI, max_tokens=1, tools=[tool(format=grammar(definition))])
+    assert (answer.status, answer.error["code"]) == (400, "invalid_grammar")
+    assert f"definition: {said}" in answer.error["message"]
+    assert "(?:" not in answer.error["message"]
+
+
+@pytest.mark.parametrize(("definition", "matches"), [
+    ("(?=a)[a-c]{2}", "a[a-c]"), ("^(?!a)[a-c]{2}$", "[bc][a-c]"), ("aa|bb", "aa|bb"), ("^aa$|bb", "aa|bb"),
+])  # fmt: skip
+def test_a_pattern_may_look_ahead_and_have_anchors(hermes, definition, matches):
+    asked = {"messages": HI, **HELD, "tools": [tool(format=grammar(definition))], "max_tokens": 200}
+    (call,) = hermes.post(CHAT, asked).json["choices"][0]["message"]["tool_calls"]
+    assert re.fullmatch(matches, call["custom"]["input"])
 
 
 @pytest.mark.parametrize("path", [
