@@ -58,6 +58,7 @@ def prompt_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> 
     """Tokens of the prompt that fields of chat completions ask for. Raises ApiError, and what `chat_ids` raises."""
     names = PromptOptions.__annotations__
     options = {f.to: values[f.name] for f in CHAT.fields if f.to in names and f.name in values}
+    options["cache_salt"] = exchange.service.salt_of(exchange.key.name)  # of what is kept of its tools
     messages = conversation(values, options, exchange, chosen)
     given = {name: value for name, value in options.items() if name in names}
     if options.get("tool_choice") == "none":
