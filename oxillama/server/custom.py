@@ -42,14 +42,22 @@ def as_functions(values: Mapping[str, Any], fault_of: FaultOf) -> tuple[dict[str
                 names[f"tools[{i}].function"] = f"tools[{i}].custom"
     choice = found.get("tool_choice")
     if isinstance(choice, Mapping):
+        if values.get("tools"):  # without any, it is refused as a whole
+            _check_chosen(values["tools"], choice)
         found["tool_choice"] = _named(choice)
-        if choice["type"] == "custom":
-            names["tool_choice.function"] = "tool_choice.custom"
-        for i, one in enumerate(choice.get("allowed_tools", {}).get("tools", ())):
-            if one["type"] == "custom":
-                own = f"tool_choice.allowed_tools.tools[{i}]"
-                names[f"{own}.function"] = f"{own}.custom"
     return found, names
+
+
+def _check_chosen(tools: list[dict[str, Any]], choice: Mapping[str, Any]) -> None:
+    """Raises ApiError for a choice of what is no tool of its kind."""
+    is_one = choice["type"] != "allowed_tools"
+    for i, one in enumerate([choice] if is_one else choice["allowed_tools"]["tools"]):
+        kind = one["type"]
+        known, name = [tool[kind]["name"] for tool in tools if tool["type"] == kind], one[kind]["name"]
+        if name not in known:
+            place = f"{'tool_choice' if is_one else f'tool_choice.allowed_tools.tools[{i}]'}.{kind}.name"
+            wanted = f"one of {', '.join(known)}" if known else f"that of a tool, none of which is of type {kind!r}"
+            raise bad_value(place, f"{place} must be {wanted}, not {name!r}")
 
 
 def _function(i: int, tool: dict[str, Any], fault_of: FaultOf) -> dict[str, Any]:
@@ -78,8 +86,8 @@ def _whole(pattern: str) -> str:
 
 def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
     if choice["type"] == "custom":
-        return {"type": "function", **({"function": choice["custom"]} if "custom" in choice else {})}
-    if choice["type"] == "allowed_tools" and "allowed_tools" in choice:
+        return {"type": "function", "function": choice["custom"]}
+    if choice["type"] == "allowed_tools":
         allowed = choice["allowed_tools"]
         return {**choice, "allowed_tools": {**allowed, "tools": [_named(one) for one in allowed["tools"]]}}
     return dict(choice)

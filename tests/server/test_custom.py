@@ -99,6 +99,36 @@ def test_any_text_and_a_function_beside(hermes):
     assert hermes.post(CHAT, asked).json["choices"][0]["message"]["tool_calls"][0]["custom"]["name"] == "say"
 
 
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+CHOOSE_ADD = {"type": "function", "function": {"name": "add"}}
+
+
+def allowed(*tools, mode="required"):
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
+@pytest.mark.parametrize("kind", ["function", "custom"])
+def test_a_tool_may_have_the_name_of_a_mode(hermes, kind):
+    own = {"type": kind, kind: {"name": "auto"}}
+    asked = {"messages": HI, "tools": [own, ADD], "tool_choice": own, "max_tokens": 60, "seed": 1}
+    (call,) = hermes.post(CHAT, asked).json["choices"][0]["message"]["tool_calls"]
+    assert (call["type"], call[kind]["name"]) == (kind, "auto")
+
+
+@pytest.mark.parametrize(("choice", "place"), [
+    ({"type": "custom", "name": "go"}, "tool_choice.name"),
+    ({"type": "function", "name": "run"}, "tool_choice.name"),
+    ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "run"},
+      {"type": "custom", "name": "go"}]}, "tool_choice.tools[1].name"),
+    ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "run"}]},
+     "tool_choice.tools[0].name"),
+])  # fmt: skip
+def test_a_wrong_choice_in_a_response_is_named(hermes, choice, place):
+    answer = hermes.post(RESPONSES, input="hi", tools=[{"type": "custom", "name": "run"}], tool_choice=choice)
+    assert (answer.status, answer.error["param"]) == (400, place), answer.body
+    assert answer.error["message"].startswith(f"{place} must be ")
+
+
 @pytest.mark.parametrize(("fields", "param"), [
     ({"tools": [tool(format=grammar("start: x", "lark"))]}, "tools[0].custom.format.grammar.syntax"),
     ({"tools": [tool(format=grammar("("))]}, "tools[0].custom.format.grammar.definition"),
@@ -113,6 +143,17 @@ def test_any_text_and_a_function_beside(hermes):
     ({"tools": [{"type": "custom"}]}, "tools[0].custom"),
     ({"tools": [tool()], "tool_choice": {"type": "custom", "custom": {"name": "go"}}}, "tool_choice.custom.name"),
     ({"tools": [tool()], "tool_choice": {"type": "custom"}}, "tool_choice.custom"),
+    ({"tools": [tool()], "tool_choice": {"custom": {"name": "run"}}}, "tool_choice.type"),
+    ({"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "run"}}},
+     "tool_choice.function.name"),
+    ({"tools": [ADD], "tool_choice": {"type": "custom", "custom": {"name": "add"}}}, "tool_choice.custom.name"),
+    ({"tools": [ADD], "tool_choice": {**CHOOSE_ADD, "custom": {"name": "nope"}}}, "tool_choice.custom"),
+    ({"tools": [ADD], "tool_choice": {**CHOOSE_ADD, "allowed_tools": {}}}, "tool_choice.allowed_tools"),
+    ({"tools": [ADD, tool()], "tool_choice": allowed(CHOOSE_ADD, {"type": "function", "function": {"name": "run"}})},
+     "tool_choice.allowed_tools.tools[1].function.name"),
+    ({"tools": [ADD, tool()], "tool_choice": allowed({"type": "custom", "custom": {"name": "go"}})},
+     "tool_choice.allowed_tools.tools[0].custom.name"),
+    ({"tools": [ADD], "tool_choice": {**allowed(CHOOSE_ADD), "function": {"name": "add"}}}, "tool_choice.function"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(hermes, fields, param):
     answer = hermes.post(CHAT, {"messages": HI, "max_tokens": 1, **fields})
