@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from oxillama.chat.tool_format import FORMATS
 from oxillama.errors import ToolFormatError
 from tests.server.client import HI
 
@@ -155,6 +156,18 @@ def test_calls_of_tools(configured):
     assert all(set(piece) == {"index", "function"} for piece in pieces[1:])
     assert "".join(piece["function"]["arguments"] for piece in pieces) == call["function"]["arguments"]
     assert events[-1]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_a_call_that_is_cut_off_is_no_content(configured, form, choice):
+    client = configured(tool_format=form)
+    asked = {"messages": HI, "tools": [TOOL], "tool_choice": choice, "seed": 2}
+    for n in range(1, 16):
+        (choice,) = client.post(CHAT, asked | {"max_tokens": n}).json["choices"]
+        assert not choice["message"]["content"], n
+        events = client.post(CHAT, asked | {"max_tokens": n, "stream": True}).events
+        assert not any(data["choices"][0]["delta"].get("content") for _, data in events if data != "[DONE]")
 
 
 @pytest.mark.parametrize("name", ["auto", "required", "none"])
