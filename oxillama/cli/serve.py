@@ -129,7 +129,12 @@ def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[dict
         raise oxillama.ConfigError("--draft and --num-speculative are not for models of a file: give them there")
     if args.model is not None:
         raise oxillama.ConfigError("--model and [[model]] of the file are both given: give one of them")
-    return [_of_table(i, table) for i, table in enumerate(tables)]
+    found = [_of_table(i, table) for i, table in enumerate(tables)]
+    places: dict[str, int] = {}
+    for i, one in enumerate(found):
+        if (before := places.setdefault(one["id"], i)) != i:
+            raise oxillama.ConfigError(f"model[{i}].id is {one['id']!r:.60}, as model[{before}].id: give another one")
+    return found
 
 
 def _adapters(args: argparse.Namespace) -> list[tuple[str, str]]:
