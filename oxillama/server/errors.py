@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from oxillama.chat.tool_format import FORMATS
 from oxillama.errors import (
     ChatTemplateError,
     ConfigError,
@@ -101,7 +102,8 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
             return ApiError(400, "invalid_grammar", str(error))
         case ToolFormatError():
             what, _, known = str(error).partition(": give tool_format=")
-            return bad_value("tools", f"{what}: start the server with --tool-format {known}", "tool_format_unknown")
+            text = f"{what}: give --tool-format, one of {', '.join((*FORMATS, 'text'))}" if known else what
+            return bad_value("tools", text, "tool_format_unknown")
         case TemplateVariableError():
             effort = "reasoning_effort" in str(error).partition(";")[0]  # before those that the template reads
             return bad_value("reasoning_effort" if effort else "chat_template_kwargs", str(error))

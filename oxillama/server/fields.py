@@ -261,7 +261,7 @@ ONE_TOOL = {kind: tagged(kind, Field(kind, NAMED, "its name", required=True)) fo
 ALLOWED = Record((
     Field("mode", Choice(("auto", "required")), "", required=True),
     Field("tools", ListOf(Tagged(ONE_TOOL), MAX_TOOLS, 1), "", required=True),
-))
+))  # fmt: skip
 TOOL_CHOICE = Either({
     "string": Choice(("none", "auto", "required")),
     "object": Tagged({

@@ -269,7 +269,8 @@ class Either:
         return kind.read(place, value, reading)
 
     def schema(self) -> dict[str, Any]:
-        return {"anyOf": [kind.schema() for kind in self.kinds.values()]}
+        found = [kind.schema() for kind in self.kinds.values()]
+        return {"anyOf": [one for schema in found for one in schema.get("anyOf", [schema])]}
 
 
 _NAMES = {"string": "a string", "array": "a list", "object": "an object", "number": "a number", "boolean": "a boolean"}

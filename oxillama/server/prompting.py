@@ -130,9 +130,7 @@ def use_tools(
     if isinstance(choice, Mapping):
         allowed, wanted = _chosen(choice)
     asked = [i for i, tool in enumerate(tools) if _is_asked(tool, wanted, allowed)]
-    options["tools"] = [
-        _holdable(tool, i in asked, f"tools[{i}]", exchange, fault_of) for i, tool in enumerate(tools)
-    ]
+    options["tools"] = [_holdable(tool, i in asked, f"tools[{i}]", exchange, fault_of) for i, tool in enumerate(tools)]
     is_named = isinstance(choice, Mapping) and choice["type"] == "function"
     if is_named and wanted in ("auto", "required", "none"):
         wanted = "required"
