@@ -35,9 +35,7 @@ class OwnedCache(dict[Hashable, dict[Hashable, V]]):
 
         size: bytes of a key and its value.
         """
-        sizes = {
-            one: {key: size(key, value) for key, value in list(kept.items())} for one, kept in list(self.items())
-        }
+        sizes = {one: {key: size(key, value) for key, value in list(kept.items())} for one, kept in list(self.items())}
         sums = {one: (len(found), sum(found.values())) for one, found in sizes.items()}
 
         def drop(one: Hashable) -> int:
