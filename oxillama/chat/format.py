@@ -165,6 +165,7 @@ class ChatFormat:
         *,
         reasoning: "str | ReasoningFormat | None" = "auto",
         first_id: int = 0,
+        must_call: bool = False,
     ) -> ChatParser:
         """A parser of one answer.
 
@@ -173,6 +174,7 @@ class ChatFormat:
             asked for; a model that calls several functions all the same has called them, and none is dropped.
         reasoning: "auto", "none" (it stays in the content), other marks than the format's, or None for none.
         first_id: number of the first call without an id of its own.
+        must_call: the answer is held to calls: what is cut off before the first one's name is no content.
 
         Raises ToolFormatError for wrong options, ConfigError for wrong tools.
         """
@@ -190,6 +192,7 @@ class ChatFormat:
             begun=marks is not None and bool(generation_prompt.rpartition(marks.begin.strip() or "\0")[2].strip()),
             kept=reasoning == "none",
             first_id=first_id,
+            must_call=must_call,
         )
 
     def grammar(

@@ -54,11 +54,13 @@ class ChatParser:
         begun: bool = False,
         kept: bool = False,
         first_id: int = 0,
+        must_call: bool = False,
     ) -> None:
         """`ChatFormat.parser` makes one.
 
         reasoning: marks of the reasoning; None for no reasoning. opened: the prompt has opened it. kept: reasoning
-        stays in the content, with its marks. first_id: number of the first call without an id of its own.
+        stays in the content, with its marks. first_id: number of the first call without an id of its own. must_call:
+        the text is held to calls, so that the beginning of a mark at its end is no content.
         """
         self._form = form
         self._frame: Frame = form.frame
@@ -66,7 +68,7 @@ class ChatParser:
         self._schemas, self._begun = dict(schemas), opened and begun
         self._reasoning, self._opened, self._kept = reasoning, opened, kept
         self._cursor = Cursor()
-        self._n_ids = first_id
+        self._n_ids, self._must_call = first_id, must_call
         self._n_calls = 0
         self._deltas: list[ChatDelta] = []
         self._content: list[str] = []
@@ -223,7 +225,8 @@ class ChatParser:
                 return
             if cursor.ended:
                 rest = cursor.text[cursor.at :]
-                self._say(rest if rest.strip() or not self._found else "")
+                is_said = rest.strip() or not self._found
+                self._say(rest if is_said and not (self._must_call and self._is_cut_opening()) else "")
                 cursor.at = len(cursor.text)
                 return
             text = cursor.text[cursor.at : found].rstrip()
@@ -231,6 +234,13 @@ class ChatParser:
             cursor.at += len(text)
             at = max(cursor.at, found)
             yield
+
+    def _is_cut_opening(self) -> bool:
+        """Whether the text ends inside of what opens a call, or before it."""
+        text = self._cursor.text
+        at = skip_spaces(text, self._cursor.at)
+        openings = (pattern for pattern, what, _ in self._form.marks if what == "call")
+        return at == len(text) or any(isinstance(match(pattern, text, at, False), More) for pattern in openings)
 
     def _mark_from(self, at: int) -> tuple[int, str, int] | int:
         """(place, what, end) of the first mark from a place on; or the place up to which there is none."""
@@ -381,7 +391,7 @@ class ChatParser:
         try:
             yield from self._read(calls, sink, bare, prefix)
         except NotACall:
-            if bare or not self._is_cut_head(behind):
+            if (bare and not self._must_call) or not self._is_cut_head(behind):
                 return False
             said()
             yield from self._break(start, behind, Broken("the text ends inside of it", cut=True), sink)
@@ -400,6 +410,8 @@ class ChatParser:
         cursor = self._cursor
         if not cursor.ended:
             return False
+        if self._must_call:  # nothing else can stand there
+            return True
         at = skip_spaces(cursor.text, behind)
         name = NAME.match(cursor.text, at, at + MAX_NAME)
         rest = cursor.text[name.end() if name else at :]

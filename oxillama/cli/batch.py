@@ -40,8 +40,10 @@ def batch(args: argparse.Namespace) -> int:
     }
     options = text_options(args)  # before anything is loaded, since it raises for bad options
     if tables:
-        if args.served_model_name:
-            raise oxillama.ConfigError("--served-model-name is for requests, not for the rows of a table")
+        for flag in ("served_model_name", "tool_format"):
+            if getattr(args, flag):
+                name = f"--{flag.replace('_', '-')}"
+                raise oxillama.ConfigError(f"{name} is for requests, not for the rows of a table")
     else:
         _check_requests(args, source, options)
     check_paths(source, output)
@@ -51,8 +53,8 @@ def batch(args: argparse.Namespace) -> int:
             report = _map(args, engine, source, output, {**options, **drafting}, job)
         else:
             name = "oxillama-default" if args.model is None else os.path.basename(args.model).removesuffix(".gguf")
-            aliases = tuple(args.served_model_name)
-            report = answer_file(engine, source, output, name=name, aliases=aliases, deadline=args.deadline, **job)
+            own = {"name": name, "aliases": tuple(args.served_model_name), "tool_format": args.tool_format}
+            report = answer_file(engine, source, output, deadline=args.deadline, **own, **job)
     return _tell(report, output, time.perf_counter() - began)
 
 

@@ -28,4 +28,5 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
         "--served-model-name", action="append", default=[], metavar="NAME",
         help="what requests may call the model; * takes any; may be repeated",
     )  # fmt: skip
+    group.add_argument("--tool-format", metavar="NAME", help="how the model writes calls, if its template doesn't tell")
     add_text_options(parser)

@@ -56,8 +56,9 @@ def chat(args: argparse.Namespace) -> int:
         try:
             dialogue = Dialogue(engine, options, opening, prompt, interactive=terminal, tool_format=args.tool_format)
         except ToolFormatError as error:
-            what, _, known = str(error).partition(": give tool_format=")
-            raise ConfigError(f"{what}: give --tool-format {known}") from None
+            what, _, remedy = str(error).partition(": give tool_format=")
+            why = remedy.partition("calls as text")[2]
+            raise ConfigError(f"{what}: give --tool-format, one of {', '.join((*FORMATS, 'text'))}{why}") from None
         if terminal:
             with DeferredInterrupt(), contextlib.suppress(ImportError):  # input() edits lines with it, if it is there
                 importlib.import_module("readline")

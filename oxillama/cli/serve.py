@@ -8,7 +8,9 @@ import importlib
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
@@ -64,14 +66,36 @@ def serve(args: argparse.Namespace) -> int:
     users, _ = importlib.import_module("oxillama.server.auth").keys_of(config)
     sockets.check_exposure(config, bool(users))
     described = _served(args, models)
-    with sockets.listening(config) as made:
+    with _signals_received() as received, sockets.listening(config) as made:
         process = _server_module()
         served = [importlib.import_module("oxillama.server.models").ServedModel(**fields) for fields in described]
         app = importlib.import_module("oxillama.server.app").create_app({model.id: model for model in served}, config)
         importlib.import_module("oxillama.server.memory").check_memory({m.id: m.weights for m in served if m.at_start})
         with _log_on_stderr(config.log_level):
-            process.ServerProcess(app, config).serve_on(made)
+            process.ServerProcess(app, config, received).serve_on(made)
     return 0
+
+
+@contextlib.contextmanager
+def _signals_received() -> Iterator[list[int]]:
+    """Signals that come before the event loop, which handles them once clients that connected are known to it; the
+    second one that asks for the end ends the process at once."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # its program ends the server
+        yield received
+        return
+
+    def note(number: int, frame: object) -> None:
+        if number != signal.SIGHUP and any(one != signal.SIGHUP for one in received):
+            raise SystemExit(0)
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _server_module() -> Any:
@@ -105,7 +129,12 @@ def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[dict
         raise oxillama.ConfigError("--draft and --num-speculative are not for models of a file: give them there")
     if args.model is not None:
         raise oxillama.ConfigError("--model and [[model]] of the file are both given: give one of them")
-    return [_of_table(i, table) for i, table in enumerate(tables)]
+    found = [_of_table(i, table) for i, table in enumerate(tables)]
+    places: dict[str, int] = {}
+    for i, one in enumerate(found):
+        if (before := places.setdefault(one["id"], i)) != i:
+            raise oxillama.ConfigError(f"model[{i}].id is {one['id']!r:.60}, as model[{before}].id: give another one")
+    return found
 
 
 def _adapters(args: argparse.Namespace) -> list[tuple[str, str]]:

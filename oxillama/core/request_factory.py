@@ -1,5 +1,7 @@
 """Request factory: generation requests from prompts and options, with cached grammars."""
 
+import hashlib
+import sys
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
@@ -7,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from oxillama._util.lazy import lazy
+from oxillama._util.owned import OwnedCache
 from oxillama.chat.answer_reading import AnswerReading
 from oxillama.core.draft_options import NO_DRAFTS, DraftOptions
 from oxillama.core.draft_scheduler import BoundDrafts
@@ -17,7 +20,7 @@ from oxillama.core.prompts import check_length, check_tokens
 from oxillama.core.request import ResultQueue
 from oxillama.core.tool_use import ToolUse
 from oxillama.drafts.draft import Target
-from oxillama.errors import ConfigError, ContextOverflowError
+from oxillama.errors import ConfigError, ContextOverflowError, GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.regular import choices_rules, regex_rules
@@ -52,7 +55,8 @@ class GrammarCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._kept: dict[str | None, dict[Hashable, Held]] = {}  # by owner
+        self._kept: OwnedCache[Held] = OwnedCache()
+        self._faults: OwnedCache[str] = OwnedCache()
         self._n_uses = 0
 
     @lazy
@@ -85,6 +89,24 @@ class GrammarCache:
             return None
         return grammar.state(self._vocabulary, triggers=triggers)
 
+    def fault(self, kind: str, source: str, owner: str | None) -> str:
+        """Why no grammar can hold texts to a schema or a pattern, "" if one can.
+
+        kind: "json_schema" or "regex". owner: as of `state`.
+        """
+        known = hashlib.sha256(f"{kind} {source}".encode(errors="surrogatepass")).digest()
+        found = self._faults.find(owner, known)
+        if found is None:
+            try:
+                self._compiled(kind, source, "full")
+                found = ""
+            except GrammarError as error:
+                found = str(error)
+            self._faults.put(owner, known, found)
+            own, whole = (OWN_GRAMMARS, OWN_BYTES), (ALL_GRAMMARS, ALL_BYTES)
+            self._faults.cut(owner, lambda known, fault: sys.getsizeof(known) + sys.getsizeof(fault), own, whole)
+        return found
+
     def _compiled(self, kind: str, source: Any, mode: SchemaMode) -> Grammar:
         if kind == "json_schema":
             from oxillama.grammar.json_schema import JsonSchemaCompiler  # twenty modules, which only schemas need
@@ -107,39 +129,20 @@ class GrammarCache:
     def clear(self) -> None:
         """Forgets what was compiled for all owners; texts that follow some of it go on."""
         self._kept.clear()
+        self._faults.clear()
 
     def _found(self, owner: str | None, known: Hashable, make: Callable[[], Held]) -> Held:
-        """What is kept for an owner, made if it isn't there. Without a lock: what two threads make is equal."""
-        kept = self._kept.pop(owner, None)
-        kept = self._kept[owner] = {} if kept is None else kept  # the last one used is the last to leave
-        held = kept.pop(known, None)
+        """What is kept for an owner, made if it isn't there. What can't be made leaves nothing behind."""
+        held = self._kept.find(owner, known)
         is_new = held is None
-        kept[known] = held = held or make()
+        if held is None:
+            held = make()
+            self._kept.put(owner, known, held)
         self._n_uses += 1
         if is_new or self._n_uses % USES == 0:
-            self._cut(owner)
+            own, whole = (OWN_GRAMMARS, OWN_BYTES), (ALL_GRAMMARS, ALL_BYTES)
+            self._kept.cut(owner, lambda known, held: held[0].n_bytes(), own, whole)
         return held
-
-    def _cut(self, owner: str | None) -> None:
-        """Gives up what an owner has beyond its bounds, and of the owner that has most what all have beyond theirs."""
-        found = {
-            one: {known: held[0].n_bytes() for known, held in list(kept.items())}
-            for one, kept in list(self._kept.items())
-        }
-        own = found.get(owner, {})
-        while len(own) > OWN_GRAMMARS or sum(own.values()) > OWN_BYTES:
-            self._drop_oldest(owner, own)
-        while sum(map(len, found.values())) > ALL_GRAMMARS or sum(sum(f.values()) for f in found.values()) > ALL_BYTES:
-            most = max(found, key=lambda one: len(found[one]) / ALL_GRAMMARS + sum(found[one].values()) / ALL_BYTES)
-            self._drop_oldest(most, found[most])
-
-    def _drop_oldest(self, owner: str | None, sizes: dict[Hashable, int]) -> None:
-        known = next(iter(sizes))
-        del sizes[known]
-        kept = self._kept.get(owner, {})
-        kept.pop(known, None)
-        if not kept:
-            self._kept.pop(owner, None)
 
 
 Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them
@@ -181,6 +184,10 @@ class RequestFactory:
         """Forgets ids and grammars that are kept of texts; no result changes."""
         self._grammars.clear()
         self._tokenizer.forget_texts()
+
+    def fault(self, kind: str, source: str, owner: str | None) -> str:
+        """`GrammarCache.fault`: why texts can't be held to a schema or a pattern."""
+        return self._grammars.fault(kind, source, owner)
 
     def text_of(self, tokens: list[int]) -> str:
         """What follows a prompt, as text."""

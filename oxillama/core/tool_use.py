@@ -145,7 +145,9 @@ class ToolUse:
     def parser(self) -> ChatParser:
         """A new one, for one text."""
         reasoning = self.reasoning if self.reasoning == "none" and self._marks else self._marks
-        return self._form.parser(self._described, self.prompt, reasoning=reasoning, first_id=self.first_id)
+        return self._form.parser(
+            self._described, self.prompt, reasoning=reasoning, first_id=self.first_id, must_call=self.choice != "auto"
+        )
 
     def delimiters(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Tokens of the format, also control tokens: they must be seen to be found."""

@@ -92,6 +92,7 @@ def _read(place: str, line: bytes) -> Request:
 def answer_file(
     engine: Engine, source: str, output: str, *, name: str = "oxillama-default", aliases: tuple[str, ...] = (),
     limit: int | None = None, again: bool = False, progress: Progress = False, deadline: float | None = None,
+    tool_format: str | None = None,
 ) -> Report:  # fmt: skip
     """Answers the requests of a file, and writes the answers to another, in the order of the requests.
 
@@ -101,7 +102,7 @@ def answer_file(
     refused, since nothing says what it was made with.
 
     name, aliases: what requests may call the model, as for the server; without `model` they mean it, too. again: answer
-    those anew that failed. deadline: seconds for an answer. A first SIGINT (in the main thread) ends it, and keeps what
+    those anew that failed. deadline: seconds for an answer. tool_format: as of the server. A first SIGINT (in the main thread) ends it, and keeps what
     is finished; the report says then that the output isn't whole.
 
     Raises ConfigError for a line that is no request, before anything is computed, or without the extra `server`;
@@ -111,8 +112,9 @@ def answer_file(
     requests = SameFile(source)
     n_all = sum(1 for _ in read_requests(requests))
     report = Report(n_all if limit is None else min(limit, n_all))
-    app = _app_of(engine, name, aliases, deadline)
-    with Journal(journal_of(output), {"kind": "requests", **identity_of(engine)}) as journal:
+    app = _app_of(engine, name, aliases, deadline, tool_format)
+    made_with = {"kind": "requests", **identity_of(engine), **({"tool_format": tool_format} if tool_format else {})}
+    with Journal(journal_of(output), made_with) as journal:
 
         def lacking() -> Iterator[Request]:
             return _lacking(islice(read_requests(requests), report.n_rows), journal, again)
@@ -135,7 +137,9 @@ def _lacking(wanted: Iterator[Request], journal: Journal, again: bool) -> Iterat
     return (one for one in wanted if not journal.has(one.id, one.digest, again=again))
 
 
-def _app_of(engine: Engine, name: str, aliases: tuple[str, ...], deadline: float | None) -> App:
+def _app_of(
+    engine: Engine, name: str, aliases: tuple[str, ...], deadline: float | None, tool_format: str | None
+) -> App:
     try:
         from oxillama.engine.async_engine import AsyncEngine
         from oxillama.server.app import App
@@ -147,6 +151,7 @@ def _app_of(engine: Engine, name: str, aliases: tuple[str, ...], deadline: float
     config = ServerConfig(
         max_body=1 << 40, max_n=128, max_logprobs=1024, max_running=TOGETHER, queue_timeout=NO_LIMIT,
         request_timeout=NO_LIMIT if deadline is None else deadline, ui=False, docs=False,
+        tool_format=tool_format,
     )  # fmt: skip
     model = ServedModel(name, AsyncEngine(engine), aliases=aliases)
     return App(Service(Models([model], config), config))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +22,6 @@ from oxillama.server.errors import ApiError, api_error, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import SAMPLING, SERVING
 from oxillama.server.models import Chosen
-from oxillama.server.service import Service
 from oxillama.server.turns import renamed
 
 __all__ = ["Ask", "Run", "engine_options", "limited", "prepare"]
@@ -237,7 +233,7 @@ def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Excha
                             f"{priority}", "unsupported_parameter")  # fmt: skip
         options["priority"] = max(-priority, 0)
     given = values.get("cache_salt"), values.get("prompt_cache_key")
-    options["cache_salt"] = salt_of(exchange.service, exchange.key.name, *given)
+    options["cache_salt"] = exchange.service.salt_of(exchange.key.name, *given)
     adapters = [(one["name"], one.get("scale", 1.0)) for one in values.get("lora", ())]
     if chosen.adapter is not None:
         adapters.append((chosen.adapter, 1.0))
@@ -261,12 +257,3 @@ def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Excha
         options["draft"] = values["draft"]
     if "num_speculative" in values:
         options["num_speculative"] = values["num_speculative"]
-
-
-def salt_of(service: Service, key: str, salt: str | None, cache_key: str | None) -> str | None:
-    """What only requests of one key, with one `cache_salt` and one `prompt_cache_key`, have; None where all share."""
-    shares = service.config.share_prefix_cache or not service.keys
-    if shares and salt is None and not cache_key:
-        return None
-    text = json.dumps(["" if shares else key, salt or "", cache_key or ""])
-    return hmac.new(service.secret, text.encode(), hashlib.sha256).hexdigest()

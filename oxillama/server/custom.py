@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["InputReader", "as_functions", "custom_names", "plain_messages"]
+from oxillama.grammar.regex import parse_regex
+from oxillama.server.errors import bad_value
 
+__all__ = ["FaultOf", "InputReader", "as_functions", "custom_names", "plain_messages"]
+
+FaultOf = Callable[[str, str], str]
 ARGUMENT = "input"
 _BEGIN = re.compile(rf'\s*\{{\s*"{ARGUMENT}"\s*:\s*"')
 # What a string of JSON is made of, in pieces that can be read by themselves: a pair of surrogates is one of them.
@@ -23,45 +27,67 @@ def custom_names(tools: list[dict[str, Any]]) -> frozenset[str]:
     return frozenset(tool.get("custom", tool)["name"] for tool in tools if tool["type"] == "custom")
 
 
-def as_functions(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Tools and their choice with functions alone, and the fields that the request has for theirs."""
+def as_functions(values: Mapping[str, Any], fault_of: FaultOf) -> tuple[dict[str, Any], dict[str, str]]:
+    """Tools and their choice with functions alone, and the fields that the request has for theirs.
+
+    fault_of: why no grammar can hold texts to a source of this kind, "" if one can. Raises ApiError.
+    """
     found = {name: values[name] for name in ("tools", "tool_choice") if name in values}
     names: dict[str, str] = {}
     if "tools" in found:
-        found["tools"] = [_function(tool) for tool in found["tools"]]
+        found["tools"] = [_function(i, tool, fault_of) for i, tool in enumerate(found["tools"])]
         for i, tool in enumerate(values["tools"]):
             if tool["type"] == "custom":
                 names[f"tools[{i}].function.parameters"] = f"tools[{i}].custom.format.grammar.definition"
                 names[f"tools[{i}].function"] = f"tools[{i}].custom"
     choice = found.get("tool_choice")
     if isinstance(choice, Mapping):
+        if values.get("tools"):  # without any, it is refused as a whole
+            _check_chosen(values["tools"], choice)
         found["tool_choice"] = _named(choice)
-        if choice["type"] == "custom":
-            names["tool_choice.function"] = "tool_choice.custom"
-        for i, one in enumerate(choice.get("allowed_tools", {}).get("tools", ())):
-            if one["type"] == "custom":
-                own = f"tool_choice.allowed_tools.tools[{i}]"
-                names[f"{own}.function"] = f"{own}.custom"
     return found, names
 
 
-def _function(tool: dict[str, Any]) -> dict[str, Any]:
+def _check_chosen(tools: list[dict[str, Any]], choice: Mapping[str, Any]) -> None:
+    """Raises ApiError for a choice of what is no tool of its kind."""
+    is_one = choice["type"] != "allowed_tools"
+    for i, one in enumerate([choice] if is_one else choice["allowed_tools"]["tools"]):
+        kind = one["type"]
+        known, name = [tool[kind]["name"] for tool in tools if tool["type"] == kind], one[kind]["name"]
+        if name not in known:
+            place = f"{'tool_choice' if is_one else f'tool_choice.allowed_tools.tools[{i}]'}.{kind}.name"
+            wanted = f"one of {', '.join(known)}" if known else f"that of a tool, none of which is of type {kind!r}"
+            raise bad_value(place, f"{place} must be {wanted}, not {name!r}")
+
+
+def _function(i: int, tool: dict[str, Any], fault_of: FaultOf) -> dict[str, Any]:
     if tool["type"] != "custom":
         return tool
     own = tool["custom"]
     form, argument = own.get("format", {"type": "text"}), {"type": "string"}
     if form["type"] == "grammar":
-        argument["pattern"] = f"^(?:{form['grammar']['definition']})$"
+        place, definition = f"tools[{i}].custom.format.grammar.definition", form["grammar"]["definition"]
+        if fault := fault_of("regex", definition):  # alone: it can't close the group around it then
+            raise bad_value(place, f"{place}: {fault}", "invalid_grammar")
+        argument["pattern"] = _whole(definition)
     schema = {"type": "object", "properties": {ARGUMENT: argument}, "required": [ARGUMENT],
               "additionalProperties": False}  # fmt: skip
     described = {name: own[name] for name in ("name", "description") if name in own}
     return {"type": "function", "function": {**described, "parameters": schema, "strict": True}}
 
 
+def _whole(pattern: str) -> str:
+    """The valid pattern, to be found in a text only if it matches all of it."""
+    tree = parse_regex(pattern)
+    if any(part.kind == "ahead" for part in tree.parts) or tree.kind == "ahead":
+        return f"^{pattern}$"  # what looks ahead stands behind ^ alone, and has no alternatives beside it
+    return f"^(?:{pattern})$"
+
+
 def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
     if choice["type"] == "custom":
-        return {"type": "function", **({"function": choice["custom"]} if "custom" in choice else {})}
-    if choice["type"] == "allowed_tools" and "allowed_tools" in choice:
+        return {"type": "function", "function": choice["custom"]}
+    if choice["type"] == "allowed_tools":
         allowed = choice["allowed_tools"]
         return {**choice, "allowed_tools": {**allowed, "tools": [_named(one) for one in allowed["tools"]]}}
     return dict(choice)

@@ -100,8 +100,7 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
         case GrammarError():
             return ApiError(400, "invalid_grammar", str(error))
         case ToolFormatError():
-            what, _, known = str(error).partition(": give tool_format=")
-            return bad_value("tools", f"{what}: start the server with --tool-format {known}", "tool_format_unknown")
+            return bad_value("tools", _with_flag(str(error)), "tool_format_unknown")
         case TemplateVariableError():
             effort = "reasoning_effort" in str(error).partition(";")[0]  # before those that the template reads
             return bad_value("reasoning_effort" if effort else "chat_template_kwargs", str(error))
@@ -125,6 +124,15 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
         case EngineClosedError() | ModelFileError():
             return ApiError(503, "engine_failed", f"the model can't be used: {error}", headers={"Retry-After": "60"})
     return None
+
+
+def _with_flag(message: str) -> str:
+    """What is said of a format of calls, with the flag for the keyword."""
+    from oxillama.chat.tool_format import FORMATS  # with the engine, which a server imports once it listens
+
+    what, _, remedy = message.partition(": give tool_format=")
+    why = remedy.partition("calls as text")[2]
+    return f"{what}: give --tool-format, one of {', '.join((*FORMATS, 'text'))}{why}" if remedy else what
 
 
 def place_in(message: str) -> str | None:

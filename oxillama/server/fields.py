@@ -257,20 +257,17 @@ TOOL = Tagged({
     "custom": tagged("custom", Field("custom", CUSTOM, "a tool whose input is a text", required=True)),
 })  # fmt: skip
 NAMED = Record((Field("name", Text(1, MAX_NAME), "of the tool", required=True),))
+ONE_TOOL = {kind: tagged(kind, Field(kind, NAMED, "its name", required=True)) for kind in ("function", "custom")}
 ALLOWED = Record((
     Field("mode", Choice(("auto", "required")), "", required=True),
-    Field("tools", ListOf(Tagged({
-        kind: tagged(kind, Field(kind, NAMED, "its name", required=True)) for kind in ("function", "custom")
-    }), MAX_TOOLS, 1), "", required=True),
+    Field("tools", ListOf(Tagged(ONE_TOOL), MAX_TOOLS, 1), "", required=True),
 ))  # fmt: skip
 TOOL_CHOICE = Either({
     "string": Choice(("none", "auto", "required")),
-    "object": Record((
-        Field("type", Choice(("function", "custom", "allowed_tools")), "", required=True),
-        Field("function", NAMED, "the function to call"),
-        Field("custom", NAMED, "the custom tool to call"),
-        Field("allowed_tools", ALLOWED, "those that may be called"),
-    )),
+    "object": Tagged({
+        **ONE_TOOL,
+        "allowed_tools": tagged("allowed_tools", Field("allowed_tools", ALLOWED, "that may be called", required=True)),
+    }),
 })  # fmt: skip
 TOKENS = Integer(1, 1 << 31)
 MAX_BUDGET = 1 << 30

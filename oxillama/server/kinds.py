@@ -269,7 +269,8 @@ class Either:
         return kind.read(place, value, reading)
 
     def schema(self) -> dict[str, Any]:
-        return {"anyOf": [kind.schema() for kind in self.kinds.values()]}
+        found = [kind.schema() for kind in self.kinds.values()]
+        return {"anyOf": [one for schema in found for one in schema.get("anyOf", [schema])]}
 
 
 _NAMES = {"string": "a string", "array": "a list", "object": "an object", "number": "a number", "boolean": "a boolean"}
@@ -359,7 +360,12 @@ class Tagged:
     def read(self, place: str, value: Any, reading: Reading) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise wrong(place, "an object", value)
-        name = value.get("type", self.default)
+        name = value.get("type")
+        if name is None:  # counts as absent
+            name = self.default or None
+        if name is None:
+            text = f"{place}.type is missing: it must be one of {', '.join(self.forms)}"
+            raise bad_value(f"{place}.type", text, "missing_parameter")
         form = self.forms.get(name) if isinstance(name, str) else None
         if form is None:
             text = f"{place}.type must be one of {', '.join(self.forms)}, not {shown(name)}"
@@ -369,4 +375,7 @@ class Tagged:
         return {"type": name, **form.read(place, value, reading)}
 
     def schema(self) -> dict[str, Any]:
-        return {"anyOf": [form.schema() for form in self.forms.values()]}
+        found = [form.schema() for form in self.forms.values()]
+        if not self.default:
+            found = [one | {"required": ["type", *one.get("required", ())]} for one in found]
+        return {"anyOf": found}

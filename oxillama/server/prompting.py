@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from oxillama.chat import ChatTemplate
@@ -13,9 +12,8 @@ from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.variables import EFFORT_VARIABLES
 from oxillama.core.chat import chat_ids, template_for
 from oxillama.core.options import PromptOptions
-from oxillama.errors import GrammarError, TemplateVariableError
-from oxillama.grammar.json_schema import JsonSchemaCompiler
-from oxillama.server.custom import as_functions, plain_messages
+from oxillama.errors import TemplateVariableError
+from oxillama.server.custom import FaultOf, as_functions, plain_messages
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import CHAT
@@ -42,8 +40,12 @@ def conversation(
     template = own or exchange.service.chat_template
     if template is not None:
         options["chat_template"] = template
-    tools, names = as_functions(values)
-    renamed(lambda: use_tools(tools.get("tools", []), tools.get("tool_choice"), options, exchange), names)
+
+    def fault_of(kind: str, source: str) -> str:
+        return engine.context.factory.fault(kind, source, options.get("cache_salt"))
+
+    tools, names = as_functions(values, fault_of)
+    renamed(lambda: use_tools(tools.get("tools", []), tools.get("tool_choice"), options, exchange, fault_of), names)
     if "tools" in options and values.get("parallel_tool_calls") is False:
         options["parallel_tool_calls"] = False
     if exchange.service.reasoning is not None:
@@ -56,6 +58,7 @@ def prompt_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> 
     """Tokens of the prompt that fields of chat completions ask for. Raises ApiError, and what `chat_ids` raises."""
     names = PromptOptions.__annotations__
     options = {f.to: values[f.name] for f in CHAT.fields if f.to in names and f.name in values}
+    options["cache_salt"] = exchange.service.salt_of(exchange.key.name)  # of what is kept of its tools
     messages = conversation(values, options, exchange, chosen)
     given = {name: value for name, value in options.items() if name in names}
     if options.get("tool_choice") == "none":
@@ -106,7 +109,9 @@ def use_thinking(values: Mapping[str, Any], options: dict[str, Any], template: C
         options["reasoning_budget"] = thinking["budget_tokens"]
 
 
-def use_tools(tools: list[dict[str, Any]], choice: Any, options: dict[str, Any], exchange: Exchange) -> None:
+def use_tools(
+    tools: list[dict[str, Any]], choice: Any, options: dict[str, Any], exchange: Exchange, fault_of: FaultOf
+) -> None:
     """Puts the tools that may be called, and which must be, into `options`. Raises ApiError."""
     options.pop("tools", None)
     options.pop("tool_choice", None)
@@ -123,11 +128,11 @@ def use_tools(tools: list[dict[str, Any]], choice: Any, options: dict[str, Any],
     wanted: Any = choice or "auto"
     allowed = names
     if isinstance(choice, Mapping):
-        allowed, wanted = _chosen(names, choice)
-    owner = options.get("cache_salt")
+        allowed, wanted = _chosen(choice)
     asked = [i for i, tool in enumerate(tools) if _is_asked(tool, wanted, allowed)]
-    options["tools"] = [_holdable(tool, i in asked, f"tools[{i}]", exchange, owner) for i, tool in enumerate(tools)]
-    if choice == {"type": "function", "function": {"name": wanted}} and wanted in ("auto", "required", "none"):
+    options["tools"] = [_holdable(tool, i in asked, f"tools[{i}]", exchange, fault_of) for i, tool in enumerate(tools)]
+    is_named = isinstance(choice, Mapping) and choice["type"] == "function"
+    if is_named and wanted in ("auto", "required", "none"):
         wanted = "required"
         options["parallel_tool_calls"] = False  # it is the name of a tool: one call of what is allowed
         options["tool_choice"] = {"type": "allowed_tools", "mode": "required", "tools": [choice]}
@@ -139,24 +144,12 @@ def use_tools(tools: list[dict[str, Any]], choice: Any, options: dict[str, Any],
         options["tool_format"] = exchange.service.config.tool_format
 
 
-def _chosen(names: list[str], choice: Mapping[str, Any]) -> tuple[list[str], str]:
+def _chosen(choice: Mapping[str, Any]) -> tuple[list[str], str]:
     """Names of the tools that a choice allows, and its word: a mode or a name."""
-    kind = choice["type"]
-    if kind not in choice:
-        raise bad_value(f"tool_choice.{kind}", f"tool_choice.{kind} is missing", "missing_parameter")
-    if kind == "function":
-        _check_known("tool_choice.function.name", choice["function"]["name"], names)
+    if choice["type"] == "function":
         name = choice["function"]["name"]
         return [name], name
-    allowed = [one["function"]["name"] for one in choice["allowed_tools"]["tools"]]
-    for i, name in enumerate(allowed):
-        _check_known(f"tool_choice.allowed_tools.tools[{i}].function.name", name, names)
-    return allowed, choice["allowed_tools"]["mode"]
-
-
-def _check_known(place: str, name: str, names: list[str]) -> None:
-    if name not in names:
-        raise bad_value(place, f"{place} must be one of {', '.join(names)}, not {name!r}")
+    return [one["function"]["name"] for one in choice["allowed_tools"]["tools"]], choice["allowed_tools"]["mode"]
 
 
 def _is_asked(tool: Mapping[str, Any], wanted: str, allowed: list[str]) -> bool:
@@ -165,23 +158,13 @@ def _is_asked(tool: Mapping[str, Any], wanted: str, allowed: list[str]) -> bool:
     return (own["name"] in allowed and wanted not in ("auto", "none")) or bool(own.get("strict"))
 
 
-@lru_cache(maxsize=256)
-def fault_of(schema: str, owner: str | None) -> str | None:
-    """Why no grammar can hold texts to a schema, None if one can. Kept for one owner, as grammars are."""
-    try:
-        JsonSchemaCompiler.compile(schema)
-    except GrammarError as error:
-        return str(error)
-    return None
-
-
-def _holdable(tool: dict[str, Any], asked: bool, place: str, exchange: Exchange, owner: str | None) -> dict[str, Any]:
+def _holdable(tool: dict[str, Any], asked: bool, place: str, exchange: Exchange, fault_of: FaultOf) -> dict[str, Any]:
     """The tool, or one with any arguments if no grammar can hold them and none asks for that; a header says so."""
     function = dict(tool["function"])
     function.pop("strict", None)
     if "parameters" in function:
-        fault = fault_of(json.dumps(function["parameters"]), owner)
-        if fault is not None:
+        fault = fault_of("json_schema", json.dumps(function["parameters"]))
+        if fault:
             if asked:
                 where = f"{place}.function.parameters"
                 raise bad_value(where, f"{where}: {fault}", "invalid_json_schema")

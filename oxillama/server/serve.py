@@ -31,8 +31,10 @@ class ServerProcess(uvicorn.Server):
     second one ends it at once. SIGHUP reads the key files and the certificate again.
     """
 
-    def __init__(self, app: App, config: ServerConfig) -> None:
-        self._app, self._settings = app, config
+    def __init__(self, app: App, config: ServerConfig, received: list[int] | None = None) -> None:
+        """received: signals that came before the loop runs; more may be added until then."""
+        self._app, self._settings, self._received = app, config, [] if received is None else received
+        self._handlers = {signal.SIGTERM: self._end, signal.SIGINT: self._end, signal.SIGHUP: self._reload}
         self._draining: asyncio.Task[None] | None = None
         super().__init__(
             uvicorn.Config(
@@ -61,13 +63,15 @@ class ServerProcess(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Whether to end, asked ten times a second: also when no model can ever answer; a supervisor sees it then."""
+        while self._received and counter:  # by the second tick, clients that connected before have been read
+            self._handlers[signal.Signals(self._received.pop(0))]()
         return self._app.service.models.all_failed or await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handles signals in the event loop, and raises none again at the end."""
         loop = asyncio.get_running_loop()
-        handled = {signal.SIGTERM: self._end, signal.SIGINT: self._end, signal.SIGHUP: self._reload}
+        handled = dict(self._handlers)
         try:
             for number, handler in handled.items():
                 loop.add_signal_handler(number, handler)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import json
 import os
 import time
 from collections.abc import Callable
@@ -71,6 +74,14 @@ class Service:
             return await asyncio.get_running_loop().run_in_executor(self._threads, make)
         async with self._preparing.setdefault(key, asyncio.Semaphore(THREADS // 2)):
             return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+
+    def salt_of(self, key: str, salt: str | None = None, cache_key: str | None = None) -> str | None:
+        """What only requests of one key, with one `cache_salt` and one `prompt_cache_key`, have; None: all share it."""
+        shares = self.config.share_prefix_cache or not self.keys
+        if shares and salt is None and not cache_key:
+            return None
+        text = json.dumps(["" if shares else key, salt or "", cache_key or ""])
+        return hmac.new(self.secret, text.encode(), hashlib.sha256).hexdigest()
 
     def reload_keys(self) -> None:
         """Reads the key files again; those that are wrong change nothing. Raises ConfigError."""

@@ -146,6 +146,15 @@ def tool_names(tools: Iterable[Any], schema: str = "parameters") -> dict[str, st
     return names
 
 
+def choice_names(choice: Any) -> dict[str, str]:
+    """The places of the tools that a choice of responses allows."""
+    allowed = choice.get("tools", ()) if isinstance(choice, Mapping) else ()
+    return {
+        f"tool_choice.allowed_tools.tools[{i}].{one['type']}": f"tool_choice.tools[{i}]"
+        for i, one in enumerate(allowed)
+    }
+
+
 def renamed(make: Callable[[], T], names: Mapping[str, str]) -> T:
     """make(), whose errors name the fields that the request has for those of chat completions."""
     try:

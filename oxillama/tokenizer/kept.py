@@ -1,9 +1,13 @@
 """Kept pieces: token ids of long texts between control tokens; a text that grows is tokenised where it is new."""
 
+from __future__ import annotations
+
 import re
+import sys
 from array import array
 from collections.abc import Callable, Hashable, Iterator
 
+from oxillama._util.owned import OwnedCache
 from oxillama.errors import TokenizerError
 
 __all__ = ["BETWEEN_WORDS", "LEAST", "KeptPieces"]
@@ -20,12 +24,12 @@ class KeptPieces:
     """The last pieces that were tokenised, each of one owner: the time that a text takes tells nothing of others'.
 
     A piece is a whole argument of the encoder, so that its ids are the ones that the encoder gives; with `cuts_words`,
-    those of its parts are, too, and what a longer text has in front is found part by part. There is no lock, which a
-    fork could leave locked: two threads may tokenise a piece twice, with the same result.
+    those of its parts are, too, and what a longer text has in front is found part by part. Where there are too
+    many, the owner that has most loses some.
     """
 
     def __init__(self, cuts_words: bool = False) -> None:
-        self._kept: dict[tuple[Hashable, str], array[int]] = {}
+        self._kept: OwnedCache[array[int]] = OwnedCache()
         self._cuts = cuts_words
 
     def encode(self, owner: Hashable, piece: str, make: Callable[[str], list[int]]) -> list[int]:
@@ -35,33 +39,28 @@ class KeptPieces:
         ids: list[int] = []
         n_new = 0
         for part in _parts(piece) if self._cuts else (piece,):
-            key = owner, part
-            found = self._kept.pop(key, None)
+            found = self._kept.find(owner, part)
             if found is None:
                 try:
                     found = array("q", make(part))
                 except TokenizerError:
                     return make(piece)  # whose error has the place in it
                 n_new += 1
-            self._kept[key] = found  # the last one used is the last to leave
+                self._kept.put(owner, part, found)
             ids += found
         if n_new:
-            self._cut()
+            bound = MAX_PIECES, MAX_BYTES
+            self._kept.cut(owner, _n_bytes, bound, bound)
         return ids
 
     def clear(self) -> None:
         """Forgets the texts of all owners."""
         self._kept.clear()
 
-    def _cut(self) -> None:
-        """Gives up the pieces that were not used for longest, so that the rest is within its bounds."""
-        entries = list(self._kept.items())
-        size = sum(len(text) + 8 * len(ids) for (_, text), ids in entries)
-        for n_left, ((owner, text), ids) in zip(range(len(entries), 0, -1), entries, strict=True):
-            if n_left <= MAX_PIECES and size <= MAX_BYTES:
-                return
-            size -= len(text) + 8 * len(ids)
-            self._kept.pop((owner, text), None)
+
+def _n_bytes(text: Hashable, ids: array[int]) -> int:
+    """Memory of a piece and its ids: a character may take four bytes."""
+    return sys.getsizeof(text) + ids.itemsize * len(ids)
 
 
 def _parts(piece: str) -> Iterator[str]:

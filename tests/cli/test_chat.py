@@ -225,7 +225,7 @@ def test_a_call_may_return_nothing(run, tmp_path):
     assert err.splitlines()[-2:] == ['[call: look({"at": "a"}); type what it returns]'] * 2
     status, out, err = run(*given, stdin="Look!\n")
     assert (status, out) == (2, "")
-    assert "give --tool-format one of 'hermes'" in err
+    assert "give --tool-format, one of hermes, " in err
 
 
 def test_files_of_tools_of_another_form(run, tmp_path):

@@ -204,6 +204,15 @@ def test_compiled_grammars_are_kept_for_one_owner(engine, monkeypatch):
     assert known not in cache._kept["a"]
 
 
+def test_a_grammar_that_is_refused_leaves_nothing_behind(engine):
+    cache = factory_of(engine)._grammars
+    cache.clear()
+    for i in range(4):
+        with pytest.raises(ox.GrammarError):
+            engine.generate("a", regex="(", cache_salt=str(i))
+        assert not cache._kept
+
+
 def test_grammars_take_no_more_bytes_than_their_bounds(engine, monkeypatch):
     cache = factory_of(engine)._grammars
     cache.clear()

@@ -399,6 +399,19 @@ def test_a_model_may_have_more_names(folder, capsys):
     assert read("out.jsonl")[0]["response"]["body"]["model"] == "gpt-4o"
 
 
+def test_a_format_of_calls_is_asked_for_and_given(folder):
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+    body = {"messages": [{"role": "user", "content": "hi"}], "tools": [tool], "tool_choice": "required", "seed": 1,
+            "parallel_tool_calls": False}  # fmt: skip
+    write("in.jsonl", [{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}])
+    assert main(["batch", "in.jsonl", "out.jsonl", "-t", "1"]) == 1
+    assert "give --tool-format, one of hermes, " in str(read("out.jsonl"))
+    flags = ["-t", "1", "--tool-format", "hermes"]
+    assert main(["batch", "in.jsonl", "called.jsonl", *flags]) == 0
+    (choice,) = read("called.jsonl")[0]["response"]["body"]["choices"]
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "add"
+
+
 def test_requests_go_on_where_they_stopped(folder, engine):
     write("in.jsonl", REQUESTS)
     report = answer_file(engine, "in.jsonl", "out.jsonl", limit=2)
@@ -486,6 +499,7 @@ def test_answers_that_cannot_be_kept_end_the_job(folder, engine, monkeypatch):
     [
         (["in.csv", "out.csv"], "in.csv has no requests"),
         (["in.csv", "out.csv", "--prompt-column", "animal", "--served-model-name", "x"], "is for requests"),
+        (["in.csv", "out.csv", "--prompt-column", "animal", "--tool-format", "hermes"], "is for requests"),
         (["in.csv", "out.csv", "--prompt-column", "animal", "--limit", "0"], "--limit must be at least 1"),
         (["req.jsonl", "out.jsonl", "--temperature", "0"], "--temperature is for rows of a table"),
         (["req.jsonl", "out.jsonl", "--details"], "--details is for rows of a table"),

@@ -111,6 +111,32 @@ def test_keys_have_prefix_caches_of_their_own(configured, tmp_path):
     assert cached(shared, "another-secret") > 0
 
 
+@pytest.mark.parametrize(("path", "form"), [
+    ("/tokenize", "chat"), ("/v1/responses/input_tokens", "responses"), ("/v1/messages/count_tokens", "messages"),
+    ("/v1/chat/completions", "chat"),
+])  # fmt: skip
+def test_schemas_of_one_key_are_not_known_to_another(configured, tmp_path, engine, path, form):
+    file = tmp_path / "keys"
+    file.write_text(f"ann:{KEY}\nbob:another-secret\n")
+    client = configured(api_key_file=str(file), tool_format="hermes")
+    engine.shrink_to_fit()
+    faults = engine.context.factory._grammars._faults
+    own = {"name": "f", "parameters": {"type": "object", "title": path}}
+    tool = {
+        "chat": {"type": "function", "function": own},
+        "responses": {"type": "function", **own},
+        "messages": {"name": "f", "input_schema": own["parameters"]},
+    }[form]
+    fields = {"input": "hi"} if form == "responses" else {"messages": HI}
+    if "count" not in path and "tok" not in path:
+        fields["max_tokens"] = 1
+    for n, key in ((1, KEY), (1, KEY), (2, "another-secret")):
+        answer = client.post(path, fields | {"tools": [tool]}, {"authorization": f"Bearer {key}"})
+        assert answer.status == 200, answer.body
+        assert len(faults) == n
+        assert None not in faults
+
+
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("path", "asked"), [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "A long message, " * 12}], "max_tokens": 1}),

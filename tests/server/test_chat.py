@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from oxillama.chat.tool_format import FORMATS
 from oxillama.errors import ToolFormatError
 from tests.server.client import HI
 
@@ -157,6 +158,18 @@ def test_calls_of_tools(configured):
     assert events[-1]["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_a_call_that_is_cut_off_is_no_content(configured, form, choice):
+    client = configured(tool_format=form)
+    asked = {"messages": HI, "tools": [TOOL], "tool_choice": choice, "seed": 2}
+    for n in range(1, 16):
+        (choice,) = client.post(CHAT, asked | {"max_tokens": n}).json["choices"]
+        assert not choice["message"]["content"], n
+        events = client.post(CHAT, asked | {"max_tokens": n, "stream": True}).events
+        assert not any(data["choices"][0]["delta"].get("content") for _, data in events if data != "[DONE]")
+
+
 @pytest.mark.parametrize("name", ["auto", "required", "none"])
 def test_tools_whose_names_are_words_of_choices(configured, name):
     client = configured(tool_format="hermes")
@@ -185,8 +198,10 @@ def test_allowed_tools_leave_the_prompt_as_it_is(configured, tmp_path):
 def test_remedies_are_those_of_a_server(client, configured):
     error = client.post(CHAT, messages=HI, tools=[TOOL]).error
     assert (error["param"], error["code"]) == ("tools", "tool_format_unknown")
-    assert "--tool-format" in error["message"]
-    assert "tool_format=" not in error["message"]
+    assert error["message"].startswith(
+        "the chat template doesn't tell in which format the model calls tools: give --tool-format, one of "
+        f"{', '.join(FORMATS)}, text ("
+    )
     error = client.post(CHAT, messages=HI, reasoning_budget=5).error
     assert error["param"] == "reasoning_budget"
     assert error["message"].endswith("--reasoning-format")

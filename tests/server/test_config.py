@@ -146,3 +146,12 @@ def test_models_of_a_file_that_are_wrong(tmp_path, table, said, capsys):
     file.write_text(f"[[model]]\n{table}\n")
     assert main(["serve", "--config", str(file)]) == 2
     assert re.search(said, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("tables", ['[[model]]\nid = "a"\n[[model]]\nid = "b"\n[[model]]\nid = "a"\n',
+                                    '[[model]]\n[[model]]\nid = "b"\n[[model]]\n'])  # fmt: skip
+def test_two_models_of_a_file_with_one_name(tmp_path, tables, capsys):
+    file = tmp_path / "server.toml"
+    file.write_text(f'[server]\nhost = "fd://999999"\n{tables}')  # where it couldn't listen
+    assert main(["serve", "--config", str(file)]) == 2
+    assert re.search(r"model\[2\]\.id is '.*', as model\[0\]\.id: give another one", capsys.readouterr().err)

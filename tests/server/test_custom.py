@@ -99,9 +99,42 @@ def test_any_text_and_a_function_beside(hermes):
     assert hermes.post(CHAT, asked).json["choices"][0]["message"]["tool_calls"][0]["custom"]["name"] == "say"
 
 
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+CHOOSE_ADD = {"type": "function", "function": {"name": "add"}}
+
+
+def allowed(*tools, mode="required"):
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
+@pytest.mark.parametrize("kind", ["function", "custom"])
+def test_a_tool_may_have_the_name_of_a_mode(hermes, kind):
+    own = {"type": kind, kind: {"name": "auto"}}
+    asked = {"messages": HI, "tools": [own, ADD], "tool_choice": own, "max_tokens": 60, "seed": 1}
+    (call,) = hermes.post(CHAT, asked).json["choices"][0]["message"]["tool_calls"]
+    assert (call["type"], call[kind]["name"]) == (kind, "auto")
+
+
+@pytest.mark.parametrize(("choice", "place"), [
+    ({"type": "custom", "name": "go"}, "tool_choice.name"),
+    ({"type": "function", "name": "run"}, "tool_choice.name"),
+    ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "run"},
+      {"type": "custom", "name": "go"}]}, "tool_choice.tools[1].name"),
+    ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "run"}]},
+     "tool_choice.tools[0].name"),
+])  # fmt: skip
+def test_a_wrong_choice_in_a_response_is_named(hermes, choice, place):
+    answer = hermes.post(RESPONSES, input="hi", tools=[{"type": "custom", "name": "run"}], tool_choice=choice)
+    assert (answer.status, answer.error["param"]) == (400, place), answer.body
+    assert answer.error["message"].startswith(f"{place} must be ")
+
+
 @pytest.mark.parametrize(("fields", "param"), [
     ({"tools": [tool(format=grammar("start: x", "lark"))]}, "tools[0].custom.format.grammar.syntax"),
     ({"tools": [tool(format=grammar("("))]}, "tools[0].custom.format.grammar.definition"),
+    ({"tools": [tool(format=grammar("a)|(b"))]}, "tools[0].custom.format.grammar.definition"),
+    ({"tools": [tool(format=grammar("a)|(?:b"))], "tool_choice": "required"},
+     "tools[0].custom.format.grammar.definition"),
     ({"tools": [tool(format=grammar(""))]}, "tools[0].custom.format.grammar.definition"),
     ({"tools": [tool(format={"type": "gbnf"})]}, "tools[0].custom.format.type"),
     ({"tools": [tool(format={"type": "grammar"})]}, "tools[0].custom.format.grammar"),
@@ -110,10 +143,42 @@ def test_any_text_and_a_function_beside(hermes):
     ({"tools": [{"type": "custom"}]}, "tools[0].custom"),
     ({"tools": [tool()], "tool_choice": {"type": "custom", "custom": {"name": "go"}}}, "tool_choice.custom.name"),
     ({"tools": [tool()], "tool_choice": {"type": "custom"}}, "tool_choice.custom"),
+    ({"tools": [tool()], "tool_choice": {"custom": {"name": "run"}}}, "tool_choice.type"),
+    ({"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "run"}}},
+     "tool_choice.function.name"),
+    ({"tools": [ADD], "tool_choice": {"type": "custom", "custom": {"name": "add"}}}, "tool_choice.custom.name"),
+    ({"tools": [ADD], "tool_choice": {**CHOOSE_ADD, "custom": {"name": "nope"}}}, "tool_choice.custom"),
+    ({"tools": [ADD], "tool_choice": {**CHOOSE_ADD, "allowed_tools": {}}}, "tool_choice.allowed_tools"),
+    ({"tools": [ADD, tool()], "tool_choice": allowed(CHOOSE_ADD, {"type": "function", "function": {"name": "run"}})},
+     "tool_choice.allowed_tools.tools[1].function.name"),
+    ({"tools": [ADD, tool()], "tool_choice": allowed({"type": "custom", "custom": {"name": "go"}})},
+     "tool_choice.allowed_tools.tools[0].custom.name"),
+    ({"tools": [ADD], "tool_choice": {**allowed(CHOOSE_ADD), "function": {"name": "add"}}}, "tool_choice.function"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(hermes, fields, param):
     answer = hermes.post(CHAT, {"messages": HI, "max_tokens": 1, **fields})
     assert (answer.status, answer.error["param"]) == (400, param), answer.body
+
+
+@pytest.mark.parametrize(("definition", "said"), [
+    ("ab(", "pattern, column 3: this group is never closed"),
+    ("a)|(b", "pattern, column 2: there is no group to close"),
+    ("b(?=a)a", "pattern 'b(?=a)a': looking ahead is supported only at the beginning"),
+])  # fmt: skip
+def test_a_pattern_is_reported_as_it_was_given(hermes, definition, said):
+    answer = hermes.post(CHAT, messages=HI, max_tokens=1, tools=[tool(format=grammar(definition))])
+    assert (answer.status, answer.error["code"]) == (400, "invalid_grammar")
+    assert f"definition: {said}" in answer.error["message"]
+    assert "(?:" not in answer.error["message"]
+
+
+@pytest.mark.parametrize(("definition", "matches"), [
+    ("(?=a)[a-c]{2}", "a[a-c]"), ("^(?!a)[a-c]{2}$", "[bc][a-c]"), ("aa|bb", "aa|bb"), ("^aa$|bb", "aa|bb"),
+])  # fmt: skip
+def test_a_pattern_may_look_ahead_and_have_anchors(hermes, definition, matches):
+    asked = {"messages": HI, **HELD, "tools": [tool(format=grammar(definition))], "max_tokens": 200}
+    (call,) = hermes.post(CHAT, asked).json["choices"][0]["message"]["tool_calls"]
+    assert re.fullmatch(matches, call["custom"]["input"])
 
 
 @pytest.mark.parametrize("path", [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oxillama.server.fields import CHAT, COMPLETIONS
+from oxillama.server.fields import CALL, CHAT, COMPLETIONS
 from oxillama.server.kinds import Only, Reading
 from tests.server.client import HI
 from tests.server.values import VALUES_OF_JSON
@@ -134,3 +134,24 @@ def test_other_types_of_content(client, kind):
 def test_a_body_that_is_too_large(client):
     answer = client.post("/v1/completions", b'{"prompt": "' + b"x" * (1 << 20) + b'"}')
     assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("kind", [{}, {"type": None}])
+def test_a_kind_that_is_not_given_is_missing(client, kind):
+    asked = {"messages": HI, "max_tokens": 1}
+    for fields, place in (
+        ({"tools": [{**kind, "function": {"name": "f"}}]}, "tools[0].type"),
+        ({"thinking": {**kind, "budget_tokens": 5}}, "thinking.type"),
+    ):
+        answer = client.post("/v1/chat/completions", asked | fields)
+        assert (answer.status, answer.error["param"], answer.error["code"]) == (400, place, "missing_parameter")
+        assert answer.error["message"].startswith(f"{place} is missing: it must be one of ")
+    call = {**kind, "id": "a", "function": {"name": "f", "arguments": "{}"}}
+    assert CALL.read("call", call, Reading())["type"] == "function"  # by default
+
+
+def test_the_schema_says_where_a_kind_is_needed():
+    known = {field.name: field.kind.schema() for field in CHAT.fields}
+    assert all("type" in form["required"] for form in known["tools"]["items"]["anyOf"])
+    calls = known["messages"]["items"]["properties"]["tool_calls"]["items"]["anyOf"]
+    assert not any("type" in form["required"] for form in calls)  # `function`, by default

@@ -219,6 +219,57 @@ def test_the_command_listens_before_it_imports_what_answers():
     assert (done.returncode, done.stderr) == (2, "oxillama: error: it listens, with []\n")
 
 
+def connected_early(process, path):
+    """A connection to a server that listens, and still imports what answers."""
+    while process.poll() is None:
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.connect(path)
+        except OSError:
+            made.close()
+            time.sleep(0.001)
+        else:
+            made.settimeout(60)
+            return made
+    raise AssertionError(f"it ended with {process.wait()}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_before_the_loop_let_clients_be_answered(tmp_path, number):
+    path = str(tmp_path / "socket")
+    process = start("--uds", path)
+    try:
+        made = connected_early(process, path)
+        made.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(number)
+        assert made.recv(100).startswith(b"HTTP/1.1 200")
+        made.close()
+        log = process.communicate(timeout=60)[1]
+        assert process.returncode == 0, log
+        assert log.index("read the keys again") < log.index("ending: 0 requests")
+        assert not os.path.exists(path)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_signal_before_the_loop_ends_it_at_once(tmp_path):
+    path = str(tmp_path / "socket")
+    process = start("--uds", path)
+    try:
+        made = connected_early(process, path)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        log = process.communicate(timeout=60)[1]
+        assert (process.returncode, log) == (0, "")
+        assert not os.path.exists(path)
+        made.close()
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_let_requests_end(number):
     process = start()

@@ -1,6 +1,7 @@
 """Kept pieces: ids are the same with them and without, and each owner has its own."""
 
 import re
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -46,12 +47,23 @@ def test_what_is_kept_is_bounded():
     kept = KeptPieces()
     for i in range(2 * MAX_PIECES):
         kept.encode("a", f"{i} {LONG}", lambda piece: [1])
-    assert len(kept._kept) == MAX_PIECES
-    assert ("a", f"{i} {LONG}") in kept._kept
-    for i in range(4):
-        kept.encode("a", str(i) * (MAX_BYTES // 2), lambda piece: [1])
-    assert sum(len(text) + 8 * len(ids) for (_, text), ids in kept._kept.items()) <= MAX_BYTES
-    assert len(kept._kept) >= 1
+    assert len(kept._kept["a"]) == MAX_PIECES
+    assert f"{i} {LONG}" in kept._kept["a"]
+    for character in ("{}", "{}é", "{}ā", "{}\N{CAT FACE}"):
+        for i in range(8):
+            kept.encode("a", character.format(i) + character[-1] * (MAX_BYTES // 16), lambda piece: [1])
+            assert sum(sys.getsizeof(text) + 8 * len(ids) for text, ids in kept._kept["a"].items()) <= MAX_BYTES
+        assert kept._kept["a"]
+
+
+def test_pieces_of_many_are_not_at_the_cost_of_others():
+    kept, made = KeptPieces(), []
+    kept.encode("b", LONG, lambda piece: [1])
+    for i in range(MAX_PIECES + 10):
+        kept.encode("a", f"{i} {LONG}", lambda piece: [1])
+    kept.encode("b", LONG, lambda piece: made.append(piece) or [1])
+    assert not made
+    assert len(kept._kept["a"]) == MAX_PIECES - 1
 
 
 WORDS = st.one_of(

@@ -11,7 +11,6 @@ from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields_admin import LOAD_ADAPTER, MODEL_NAME, NOTHING, UNLOAD_ADAPTER
 from oxillama.server.models import ServedModel
-from oxillama.server.prompting import fault_of
 
 __all__ = ["cancel", "clear_cache", "drain", "load_adapter", "load_model", "requests", "unload_adapter", "unload_model"]
 
@@ -91,7 +90,6 @@ async def clear_cache(exchange: Exchange) -> None:
     await exchange.fields(NOTHING)
     engines = [model.engine.engine for model in exchange.service.models.all.values() if model.engine is not None]
     freed = [await asyncio.to_thread(engine.shrink_to_fit) for engine in engines]
-    fault_of.cache_clear()
     await exchange.json({"freed_bytes": sum(freed)})
 
 

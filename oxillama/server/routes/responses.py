@@ -19,7 +19,7 @@ from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import prompt_of
 from oxillama.server.routes.chat import read_translated
 from oxillama.server.sse import Event
-from oxillama.server.turns import Translated, chat_tools, of_items, renamed, tool_names
+from oxillama.server.turns import Translated, chat_tools, choice_names, of_items, renamed, tool_names
 
 __all__ = ["count_tokens", "input_tokens", "kept_response", "responses"]
 
@@ -101,7 +101,8 @@ def as_chat(values: Mapping[str, Any]) -> Translated:
             text = "top_logprobs needs include: ['message.output_text.logprobs']"
             raise bad_value("top_logprobs", text)
         chat["top_logprobs"] = values["top_logprobs"]
-    return Translated(chat, {**turns.names, **tool_names(values.get("tools", ())), **NAMES})
+    names = tool_names(values.get("tools", ())) | choice_names(values.get("tool_choice"))
+    return Translated(chat, {**turns.names, **names, **NAMES})
 
 
 class ResponseDialect:
