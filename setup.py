@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import uuid
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -87,14 +88,28 @@ def kernel_sources(machine: str = MACHINE, tiers: list[str] | None = None) -> li
     return [(str(f.relative_to(ROOT)), flags) for d, flags in folders for f in sorted((ROOT / d).glob("*.c"))]
 
 
+# An instruction of each tier: compilers call assemblers, which may be older than they are. Those that a tier adds last.
+X86, ARM = "#include <immintrin.h>\n", "#include <arm_neon.h>\n"
+PROBES = {
+    "avx2": X86 + "__m256 f(__m256 a) { return _mm256_fmadd_ps(a, a, a); }",
+    "avx_vnni": X86 + "__m256i f(__m256i a) { return _mm256_dpbusd_avx_epi32(a, a, a); }",
+    "avx512": X86 + "__m512i f(__m512i a) { return _mm512_dpbusd_epi32(a, a, a); }",
+    "avx512_bf16": X86 + "__m512 f(__m512 a, __m512bh b) { return _mm512_dpbf16_ps(a, b, b); }",
+    "neon": ARM + "float32x4_t f(float32x4_t a) { return vfmaq_f32(a, a, a); }",
+    "neon_dot": ARM + "int32x4_t f(int32x4_t a, int8x16_t b) { return vdotq_s32(a, b, b); }",
+    "neon_i8mm": ARM + "int32x4_t f(int32x4_t a, int8x16_t b) { return vmmlaq_s32(a, b, b); }",
+}
+
+
 def understood(compiler: list[str]) -> list[str]:
-    """The tiers of the machine whose flags a compiler knows: an older one leaves out what it can't write."""
+    """The tiers of the machine that a compiler and its assembler can write: older ones leave out what they can't."""
 
-    def knows(tier: str) -> bool:
-        command = [*compiler, *TIERS[tier][1], "-E", "-x", "c", os.devnull]
-        return subprocess.run(command, capture_output=True).returncode == 0
+    def knows(tier: str, output: str) -> bool:
+        command = [*compiler, *TIERS[tier][1], "-O1", "-x", "c", "-", "-c", "-o", output]
+        return subprocess.run(command, input=PROBES[tier].encode(), capture_output=True).returncode == 0
 
-    return [tier for tier in compiled_tiers() if knows(tier)]
+    with tempfile.TemporaryDirectory() as folder:
+        return [tier for tier in compiled_tiers() if knows(tier, os.path.join(folder, "probe.o"))]
 
 
 # Modules with loops of their own over numbers or masks; the others check arguments and call kernels, and compile in two

@@ -110,6 +110,33 @@ def test_a_compiler_without_a_tiers_instructions_leaves_it_out(build, tmp_path):
     assert {Path(s).parent.name for s, _ in build.kernel_sources(tiers=left)} == {"csrc", "scalar", *left}
 
 
+def test_an_assembler_without_a_tiers_instructions_leaves_it_out(build, tmp_path):
+    """The compiler itself knows all flags, and refuses what it hands on: each probe is of its tier alone."""
+    compiler = tmp_path / "cc"
+    compiler.write_text(
+        "#!/bin/sh\ncase \" $* \" in *' -E '*) exit 0 ;; esac\n! grep -E 'avx_epi32|dpbf16|vdotq|vmmlaq' > /dev/null\n"
+    )
+    compiler.chmod(0o755)
+    later = ("avx_vnni", "avx512_bf16", "neon_dot", "neon_i8mm")
+    assert build.understood([str(compiler), "-c"]) == [t for t in build.compiled_tiers() if t not in later]
+    assert build.PROBES.keys() == build.TIERS.keys()
+
+
+@pytest.mark.long
+def test_tiers_are_understood_whose_files_this_compiler_compiles(build, tmp_path):
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()
+    if shutil.which(compiler[0]) is None:
+        pytest.skip("there is no C compiler")
+    compiled = []
+    for tier in build.compiled_tiers():
+        sources = [(s, flags) for s, flags in build.kernel_sources() if Path(s).parent.name == tier]
+        source, flags = min(sources, key=lambda job: (ROOT / job[0]).stat().st_size)
+        command = [*compiler, *build.COMMON, "-O1", *flags, "-c", source, "-o", str(tmp_path / "a.o")]
+        if subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0:
+            compiled.append(tier)
+    assert build.understood(compiler) == compiled != []
+
+
 @pytest.mark.sweep(9)
 @x86_only
 @pytest.mark.parametrize("path", EXTENSIONS, ids=lambda p: p.name.split(".")[0])

@@ -66,6 +66,19 @@ def test_public_names():
     assert len(set(oxillama.__all__)) == len(oxillama.__all__)
 
 
+@pytest.mark.parametrize(
+    ("module", "more"), [("gguf", ["info", "recoding", "reader", "writer"]), ("sampling", ["chain", "stages"])]
+)
+def test_names_that_are_imported_late_are_listed_and_found(module, more):
+    """In a process of its own, which has imported none of them."""
+    code = (
+        f"import sys, oxillama.{module} as m; names = [*m.__all__, *{more}]; print(*sorted({{*names}} - {{*dir(m)}}))\n"
+        f"assert all(hasattr(m, name) for name in names) and not hasattr(m, 'nothing')"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (run.returncode, run.stdout.strip()) == (0, ""), run.stderr
+
+
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_public_name_exists_and_is_documented(name):
     thing = getattr(oxillama, name)

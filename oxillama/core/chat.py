@@ -58,6 +58,17 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
     """
     check_options("chat", options)
     context.core.check_generates()
+    given, answer = _divided(options)
+    owner = owner_of(options.get("cache_salt")) if options.get("cache_prompt", True) else None
+    ids, prompt = _ids_and_text(context.tokenizer, messages, given, context.context_size, owner)
+    use = reading_of(context.tokenizer, messages, given, answer, prompt)
+    if use is not None and options.setdefault("tool_use", use) is not use:
+        raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
+    return ids
+
+
+def _divided(options: dict[str, Any]) -> tuple[dict[str, Any], AnswerOptions]:
+    """Options of the prompt and of how its answer is divided, taken out of those of `chat`."""
     if options.get("echo"):
         raise ConfigError("echo is not for chat(), whose prompt a template makes: chat_tokens() gives its tokens")
     given = {name: options.pop(name) for name in PromptOptions.__annotations__ if name in options}
@@ -65,12 +76,7 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
         tools=given.get("tools"), **{name: options.pop(name) for name in _ANSWER_OPTIONS if name in options}
     )
     given["tools"] = None if answer.tool_choice == "none" else answer.tools
-    owner = owner_of(options.get("cache_salt")) if options.get("cache_prompt", True) else None
-    ids, prompt = _ids_and_text(context.tokenizer, messages, given, context.context_size, owner)
-    use = reading_of(context.tokenizer, messages, given, answer, prompt)
-    if use is not None and options.setdefault("tool_use", use) is not use:
-        raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
-    return ids
+    return given, answer
 
 
 def owner_of(cache_salt: object) -> Hashable:

@@ -326,7 +326,7 @@ def page_weights(
         raise ConfigError("offload must be left out for a model that is in memory: give model_path as a path")
     if config.packed is not False:
         found = find_packed(file, config.packed, num_threads, progress, weights)
-        weights.move_to(found.source, [entry.offset for entry in found.header.entries])
+        weights.move_to(found.unmap(), [entry.offset for entry in found.header.entries])
     pagers.append(LayerPager(weights, config.offload, repack=config.repack, num_threads=num_threads))
     for shard in file.shards:
         release_pages(shard.data)  # what was looked at to build the model

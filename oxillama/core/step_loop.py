@@ -91,7 +91,9 @@ class StepLoop:
         self._forks = 0
         self.mail: deque[Callable[[], object]] = deque()
         self._worker: threading.Thread | None = None
-        self._parked: threading.Lock | None = None  # what the worker waits for, while it has nothing to do
+        # What the worker waits for while it has nothing to do: made here, so that parking takes no memory.
+        self._parking = threading.Lock()
+        self._parked = False
         self._stopping = False
         self.background_requests: set[Any] = set()
         self.rung: list[tuple[Bell, asyncio.Future[None]]] = []
@@ -266,33 +268,32 @@ class StepLoop:
                 step = self._step()
                 if step is not None:
                     self.drive(self._idle, step)
-            except BaseException:
+                step = None  # which keeps the owner
+                if not self._goes_on():
+                    return
+            except BaseException:  # ended by one, it would still be taken for the worker, and no other be started
                 log.exception("the engine's thread goes on after an error")
-            step = None  # which keeps the owner
-            if not self._goes_on():
-                return
 
     def _goes_on(self) -> bool:
         """Whether the worker has something to do, maybe after a while; otherwise it is the loop's no more."""
-        parked = None
         for waits in (True, False):
             with self.lock:
+                self._parked = False
                 gone = self._stopping or self._step() is None
                 if not gone and not self._idle():
-                    self._parked = None
                     return True
                 if gone or not waits:
-                    self._worker = self._parked = None
+                    self._worker = None
                     return False
-                parked = self._parked = threading.Lock()
-                parked.acquire()
-            parked.acquire(timeout=LINGER)
+                self._parking.acquire(blocking=False)  # it is free at first, and if it was released too late
+                self._parked = True
+            self._parking.acquire(timeout=LINGER)
         return False
 
     def _unpark(self) -> None:
-        parked, self._parked = self._parked, None
-        if parked is not None:
-            parked.release()
+        if self._parked:
+            self._parked = False
+            self._parking.release()
 
     # A fork copies memory in whatever state other threads are changing it, and locks that they hold stay locked in the
     # child for ever. So a fork waits until no step is under way, and the child starts with locks of its own.

@@ -48,6 +48,12 @@ _LATE = {"QuantizeSummary": "recoding", "describe": "info", "quantize_file": "re
 
 
 def __getattr__(name: str) -> Any:
+    if name in _LATE.values():
+        return importlib.import_module(f"oxillama.gguf.{name}")
     if name not in _LATE:
         raise AttributeError(f"module 'oxillama.gguf' has no attribute {name!r}")
     return getattr(importlib.import_module(f"oxillama.gguf.{_LATE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_LATE.values()})

@@ -32,3 +32,7 @@ def __getattr__(name: str) -> Any:
     if name == "JsonSchemaCompiler":  # twenty modules, which only schemas need
         return importlib.import_module("oxillama.grammar.json_schema").JsonSchemaCompiler
     raise AttributeError(f"module 'oxillama.sampling' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

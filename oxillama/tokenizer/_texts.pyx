@@ -95,10 +95,12 @@ cdef class TokenTexts:
             slot = (slot + 1) & self._mask
         return -1
 
-    def id_of(self, str text not None):
-        """The id of a text, or -1; -1 for an empty one, and for one that has no UTF-8 form."""
+    def id_of(self, object text):
+        """The id of a text, or -1; -1 for an empty one, for one that has no UTF-8 form, and for what is no text."""
         cdef Py_ssize_t n = 0
         cdef const char *data
+        if not isinstance(text, str):               # subclasses are texts, too, which an argument of type str refuses
+            return -1
         try:
             data = PyUnicode_AsUTF8AndSize(text, &n)
         except UnicodeEncodeError:

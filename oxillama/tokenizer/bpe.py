@@ -246,9 +246,21 @@ def _utf8_merger(vocab: Vocab, merges: "GGUFArray | None") -> tuple[Merger, list
     else:
         options["order"] = score_order(vocab, plain)
         lone = sorted(char.decode() for char in lone_chars(vocab.tokens, plain))
-    byte_ids = np.array([vocab.byte_ids.get(byte, -1) for byte in range(256)], np.int32)
-    unk_id = -1 if unk is None else unk
-    return Merger(vocab.tokens, usable, lone=_texts(lone), byte_ids=byte_ids, unk=unk_id, **options), lone
+    options |= {"lone": _texts(lone), "byte_ids": _byte_ids(vocab, usable), "unk": -1 if unk is None else unk}
+    return Merger(vocab.tokens, usable, **options), lone
+
+
+def _byte_ids(vocab: Vocab, usable: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Of each byte the id that spells it, int32 [256], -1 for none.
+
+    Where a vocabulary has byte tokens, usable ones that its file gives another type spell characters too.
+    """
+    found = np.full(256, -1, np.int32)
+    for byte in range(256) if vocab.byte_ids else ():
+        token = vocab.byte_ids.get(byte, vocab.ids.get(f"<0x{byte:02X}>", -1))
+        if token >= 0 and usable[token]:
+            found[byte] = token
+    return found
 
 
 def _texts(texts: Iterable[str]) -> TokenTexts:

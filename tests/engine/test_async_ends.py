@@ -10,6 +10,7 @@ import time
 import pytest
 
 from oxillama.core.results import CancelToken
+from oxillama.core.step_loop import StepLoop
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.errors import EngineClosedError
 from tests.engine.coroutines import alone, assert_no_thread, own_threads, run, tokens_of
@@ -152,6 +153,47 @@ def test_requests_that_follow_one_another_share_a_thread(monkeypatch):
         assert own_threads() == []
 
     asyncio.run(use())
+
+
+class ThreadingWithoutLocks:
+    """The module, in which the engine's own thread finds no memory for a lock."""
+
+    def __getattr__(self, name):
+        return getattr(threading, name)
+
+    def Lock(self):
+        if threading.current_thread().name == "oxillama":
+            raise MemoryError
+        return threading.Lock()
+
+
+def test_a_thread_without_memory_for_waiting_serves_what_follows(monkeypatch):
+    monkeypatch.setattr("oxillama.core.step_loop.threading", ThreadingWithoutLocks())
+
+    async def use(wrapped):
+        for i in range(3):
+            assert (await wrapped.generate([3 + i], max_tokens=2, seed=1)).token_ids == alone([3 + i], 2)
+            await asyncio.sleep(0.1)  # until the thread waits, and maybe ends
+
+    run(use)
+
+
+def test_an_error_outside_of_steps_ends_no_thread(monkeypatch):
+    real, errors = StepLoop._goes_on, [MemoryError(), MemoryError()]
+
+    def goes_on(self):
+        if errors:
+            raise errors.pop()
+        return real(self)
+
+    monkeypatch.setattr(StepLoop, "_goes_on", goes_on)
+
+    async def use(wrapped):
+        for i in range(3):
+            assert (await wrapped.generate([3 + i], max_tokens=2, seed=1)).token_ids == alone([3 + i], 2)
+        assert errors == []
+
+    run(use)
 
 
 def test_close_ends_what_is_under_way():

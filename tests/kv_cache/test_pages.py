@@ -2,6 +2,7 @@
 
 import mmap
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,11 @@ from oxillama.layer_state import KvShape, RecurrentShape
 
 PAGE = mmap.PAGESIZE
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives pages back at once")
+
+HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+huge_pages = pytest.mark.skipif(
+    not HUGE.exists() or "[never]" in HUGE.read_text(), reason="huge pages are off: all are small without asking"
+)
 
 
 def touched(n_rows, row_bytes, offset=0):
@@ -49,6 +55,7 @@ def test_pages_never_written_are_not_counted():
 
 
 @linux
+@huge_pages
 @pytest.mark.parametrize("offset", [0, 64, PAGE + 1])
 def test_what_is_written_first_takes_small_pages(offset):
     """And what comes behind keeps those that it was given."""

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oxillama.errors import TokenizerError
-from tests.tokenizer.build import by_score, make, tokenizer
+from tests.tokenizer.build import P, by_score, make, tokenizer
 
 LOSSLESS = ("deepseek-llm", "gemma-4", "gpt-2", "llama-bpe", "llama-spm", "phi-3", "qwen2", "starcoder")
 SPECIALS = ["<s>", "</s>", "<|im_start|>", "<|end|>", "<|endoftext|>", "<unk>", "<0x41>", "▁", " ", "\n", "<eos>", "é"]
@@ -103,6 +103,30 @@ def test_a_literal_mark_is_spelt_in_bytes() -> None:
 def test_bytes_that_the_vocabulary_lacks_are_refused_not_dropped() -> None:
     with pytest.raises(TokenizerError, match=r"'\\U00040000' at position 1, which can't be spelt"):
         tokenizer("starcoder").encode("a\U00040000b")
+
+
+def test_byte_tokens_that_a_file_types_otherwise_spell_characters_too() -> None:
+    """If there are others that it types as such; and no control token does."""
+    data = by_score(["a", "b", "ab"], [0.0, 0.0, -1.0], add_space_prefix=False)
+    types = list(data[P + "token_type"])
+    types[3 + 0x0A], types[3 + 0xC3], types[3 + 0xC2] = 1, 4, 3
+    vocab = make(data, token_type=types)
+    ids = vocab.encode("ab\né©", add_special=False)
+    assert ids == [261, 3 + 0x0A, 3 + 0xC3, 3 + 0xA9, 0]
+    none = make(data, token_type=[t if t != 6 else 1 for t in types]).encode("ab\né", add_special=False)
+    assert none == [261, 0]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_characters_whose_byte_tokens_are_missing_become_unknown_in_the_order_of_the_text(merged: bool) -> None:
+    data = by_score(["a", "b", "ab"], [0.0, 0.0, -1.0], add_space_prefix=False)
+    tokens, types = list(data[P + "tokens"]), list(data[P + "token_type"])
+    tokens[3 + 0xC3], types[3 + 0xC3] = "<gone>", 1  # é and ö can't be spelt, ẞ can
+    extra = {"model": "gemma4", "merges": ["a b"], "scores": None, "unknown_token_id": 0} if merged else {}
+    vocab = make(data, tokens=tokens, token_type=types, add_bos_token=False, **extra)
+    capital = [3 + byte for byte in "ẞ".encode()]
+    assert vocab.encode("éẞab", add_special=False) == [0, *capital, 261]
+    assert vocab.encode("ẞéöabẞé", add_special=False) == [*capital, 0, 261, *capital, 0]
 
 
 def test_without_byte_tokens_the_unknown_token_stands_in() -> None:

@@ -1,5 +1,6 @@
 """Special tokens, what is added to text, and what ends generation."""
 
+import numpy as np
 import pytest
 
 from oxillama.errors import TokenizerError
@@ -172,6 +173,10 @@ class TestEndOfGeneration:
         assert {phi.id_to_token(i) for i in phi.eog_ids} == {"<|end|>", "<|endoftext|>"}
 
 
+class Text(str):
+    """As programs have them that mark what is safe to print."""
+
+
 def test_ids_and_texts() -> None:
     vocab = tokenizer("llama-spm")
     assert (vocab.bos_id, vocab.eos_id, vocab.unk_id, vocab.cls_id) == (1, 2, 0, None)
@@ -180,6 +185,8 @@ def test_ids_and_texts() -> None:
     assert vocab.id_to_token(token) == "▁the"
     assert vocab.token_bytes(token) == b" the"
     assert vocab.token_to_id("nope") is None
+    assert [vocab.token_to_id(text) for text in (np.str_("▁the"), Text("▁the"))] == [token, token]
+    assert [vocab.token_to_id(wrong) for wrong in (None, 5, b"a", "\ud800")] == [None] * 4  # type: ignore[arg-type]
     assert vocab.is_special(1)
     assert not vocab.is_special(token)
     assert repr(vocab) == f"<Tokenizer llama/default, {vocab.n_vocab} tokens>"

@@ -47,6 +47,12 @@ class PackedFile:
         """Whether the file still has a name: what was evicted while it was opened has none."""
         return os.fstat(self.source.fd).st_nlink > 0
 
+    def unmap(self) -> FileSource:
+        """The source, of which nothing stays mapped: for pages that are read from it. The file has no `parts` then."""
+        self.source.mapping = None
+        self._data = np.empty(0, np.uint8)
+        return self.source
+
     def parts(self) -> list[NDArray[np.uint8]]:
         """The bytes of all entries, read-only."""
         return [self._data[e.offset : e.offset + e.nbytes] for e in self.header.entries]

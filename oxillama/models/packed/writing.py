@@ -56,7 +56,8 @@ def origin(stored: Stored, sources: list[Any]) -> object:
 def write_packed(
     out: BinaryIO, weights: Weights, header: Header, num_threads: int, progress: Callable[[int], None] | None
 ) -> None:
-    """Writes a packed file; the weights can't be used after this until they have others (`Weights.take`).
+    """Writes a packed file; the weights can't be used after this until they have others
+    (`Weights.take`) or are read from the file (`Weights.move_to`).
 
     ``progress`` gets the bytes of each matrix. Raises OSError.
     """

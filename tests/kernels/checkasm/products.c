@@ -87,7 +87,7 @@ static void compare_alone(const ox_kernels *t, const product *p, const float *to
 static void check_product(const ox_kernels *scalar, const ox_kernels *t, const ox_format_info *f, int64_t n_rows, int64_t k,
                           int64_t n, int gather, int rounds)
 {
-    static float x[70 * 512], base[70 * (50 + STRIDE_GAP)];
+    static float x[70 * 512], base[70 * (90 + STRIDE_GAP)];
     int32_t x_rows[70], y_rows[70];
     matrix m = random_matrix(scalar, f, n_rows, k);
     fill_floats(x, n * k, 1);

@@ -1,6 +1,8 @@
 """Weights that are read from a packed file, panels as they are multiplied by: the same bits, within a budget."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +84,18 @@ def test_an_engine_reads_from_a_file_that_is_named(packed):
         assert engine.generate("Once upon a time", max_tokens=12, temperature=0).token_ids == expected
         assert engine.memory_bytes()["weights"] <= budget
         assert engine.offload_counts()["bytes"] > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists what is mapped")
+def test_nothing_of_the_file_stays_mapped(packed):
+    def is_mapped():
+        return str(packed) in Path("/proc/self/maps").read_text()
+
+    with ox.load(num_threads=1, packed=packed, offload=packed.stat().st_size // 3) as engine:
+        assert not is_mapped()
+        engine.generate("Once", max_tokens=2)
+    with ox.load(num_threads=1, packed=packed):
+        assert is_mapped()
 
 
 def test_adapters_are_applied_on_top(adapters, packed):
