@@ -102,8 +102,8 @@ def answer_file(
     refused, since nothing says what it was made with.
 
     name, aliases: what requests may call the model, as for the server; without `model` they mean it, too. again: answer
-    those anew that failed. deadline: seconds for an answer. tool_format: as of the server. A first SIGINT (in the main thread) ends it, and keeps what
-    is finished; the report says then that the output isn't whole.
+    those anew that failed. deadline: seconds for an answer. tool_format: as of the server. A first SIGINT (in the main
+    thread) ends it, and keeps what is finished; the report says then that the output isn't whole.
 
     Raises ConfigError for a line that is no request, before anything is computed, or without the extra `server`;
     OSError.
