@@ -69,7 +69,7 @@ def test_modules_that_can_not_be_imported(run, monkeypatch, tmp_path, name):
     assert err.startswith("oxillama: error: --import ")
 
 
-@pytest.mark.parametrize("arguments", [["info"], ["doctor"], ["--version"]])
+@pytest.mark.parametrize("arguments", [["info"], ["doctor"], ["bench"]])  # --version loads no kernel
 def test_a_tier_that_is_none_ends_in_one_line(arguments):
     env = os.environ | {"OXILLAMA_TIER": "nonsense"}
     command = [sys.executable, "-m", "oxillama", *arguments]
