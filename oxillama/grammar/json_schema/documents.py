@@ -1,10 +1,10 @@
 """Resolution of references inside one schema document: `Documents`. Nothing is ever fetched."""
 
 import re
-from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
+from oxillama._util.lazy import lazy
 from oxillama.errors import GrammarError
 from oxillama.grammar.json_schema.literals import Literal, Schema, refusal
 
@@ -40,7 +40,7 @@ class Documents:
         self._checked: set[tuple[str, str]] = set()  # references, with their bases, that don't lead back to themselves
         self._found: dict[tuple[str, str], tuple[Schema, str]] = {}
 
-    @cached_property
+    @lazy
     def root_base(self) -> str:
         return self.base_of(self.root, "") if isinstance(self.root, dict) else ""
 
