@@ -202,7 +202,7 @@ class EngineConfig:
         up to 64, which is as many as run at once, of a model without such states, if they have no more than 16,384
         tokens together. The system hands out pages only as they are used.
     prefix_cache: keep the KV of prompts and answers, as long as no request needs the room, for requests that begin
-        alike.
+        alike. They are found to the token; for models with sliding windows or recurrent layers, in whole blocks.
     max_queue_size: requests that may wait; more are refused with QueueFullError. A list of prompts waits as a whole.
     repack: rewrite weights on load into the layout that the kernels like best (more memory, faster). False, without
         `offload`: they stay mapped and take no memory of their own.

@@ -64,7 +64,7 @@ class _Memory:
         """Frees the blocks, unless it is answering: False."""
         if self.sequence.is_scheduled:
             return False
-        self.scheduler.blocks.rewind(self.sequence, 0)
+        self.scheduler.blocks.release(self.sequence)
         self.sequence = Sequence([], 0)
         return True
 

@@ -10,7 +10,7 @@ import sys
 
 from oxillama.layer_state import TILE, first_read
 from oxillama.scheduling.pools import KvCachePool, SequencePool, StateSlots
-from oxillama.scheduling.prefix_cache import BLOCK, STATE, WINDOWED, PrefixKvCache, PrefixNode
+from oxillama.scheduling.prefix_cache import BLOCK, LEAST_PART, STATE, WINDOWED, PrefixKvCache, PrefixNode
 from oxillama.scheduling.sequence import Sequence, n_common
 
 __all__ = ["BlockManager", "Windows", "n_alive"]
@@ -138,7 +138,7 @@ class BlockManager:
         n, size = len(sequence.tokens), self.block_size
         self._owners.setdefault(sequence)
         # A session that is fed token by token has all full blocks itself: each look-up would be in vain.
-        longer = (n - 1) // size > sequence.n_computed // size
+        longer = (n - 1) // size > sequence.n_computed // size or (not sequence.n_computed and n > LEAST_PART)
         matched = longer and self._match_prefix(sequence, n, reserve)
         if not matched and not self.fits(self.missing(sequence, n), reserve):
             return False
@@ -285,6 +285,18 @@ class BlockManager:
             self.prefix.extend(sequence.cache_key, sequence.tokens, sequence.path, sequence.tables)
         if sequence.slots is not None and not over:
             self._share_state(sequence, sequence.slots)
+
+    def release(self, sequence: Sequence) -> None:
+        """Frees all that a sequence holds. What the prefix cache has of it stays there, and so do its last tokens.
+
+        Those don't fill a block. They are kept where a sequence could continue within one (`shares_parts`).
+        """
+        n_full, n = divmod(sequence.n_computed, self.block_size)
+        published = sequence.cache_key is not None and len(sequence.path) == n_full
+        if published and n >= LEAST_PART and self.prefix and self.prefix.shares_parts:
+            tail = tuple(sequence.tokens[n_full * self.block_size : sequence.n_computed])
+            self.prefix.keep_tail(sequence.cache_key, tail, sequence.path, sequence.tables[BLOCK][n_full])
+        self.rewind(sequence, 0)
 
     def expect(self, sequence: Sequence, tokens: list[int]) -> None:
         """A waiting request with these tokens will reuse what a running sequence computes of their common prefix.

@@ -1,7 +1,7 @@
 """Radix cache of KV blocks: sequences that begin alike share them."""
 
+from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import islice
 from typing import cast
 
 from oxillama.layer_state import first_read
@@ -9,6 +9,7 @@ from oxillama.scheduling.pools import SequencePool
 
 __all__ = [
     "BLOCK",
+    "LEAST_PART",
     "STATE",
     "WINDOWED",
     "PrefixKvCache",
@@ -16,25 +17,41 @@ __all__ = [
 ]
 
 BLOCK, WINDOWED, STATE = range(3)  # kinds of what a node can have; a sequence's tables are in the same order
-# Where thousands of prompts diverge, comparing all their blocks would cost too much: the latest are compared.
-MOST_COMPARED = 64
+# Tokens of a block that is begun with a copy. A step that computes one token computes four in about the same time, and
+# that of the smallest models takes no longer for them than the copy does.
+LEAST_PART = 4
 
 
 class PrefixNode:
     """One block of tokens that follows those of its parent. A child is found by its tokens, all of them compared.
 
+    A tail has fewer tokens than a block holds, and neither children nor users: `match_partial` alone finds it.
+
     ids: by kind, what there is of it, -1 for nothing: the KV block of its tokens, that of layers with a window, and the
     slot with the recurrent state after them. A root has no parent, nothing of any kind, and for tokens its key.
+    order: tokens of the children, sorted: what has most tokens in common with others stands beside their place.
     """
 
-    __slots__ = ("children", "ids", "n_users", "parent", "tokens")
+    __slots__ = ("children", "ids", "n_users", "order", "parent", "tokens")
 
     def __init__(self, parent: "PrefixNode | None", tokens: Hashable) -> None:
         self.parent = parent
         self.tokens = tokens
         self.ids = [-1] * 3
         self.children: dict[Hashable, PrefixNode] = {}
+        self.order: list[tuple[int, ...]] = []
         self.n_users = 0
+
+    def add_child(self, tokens: tuple[int, ...]) -> "PrefixNode":
+        """A new node after this one."""
+        node = self.children[tokens] = PrefixNode(self, tokens)
+        insort(self.order, tokens)
+        return node
+
+    def remove_child(self, tokens: tuple[int, ...]) -> None:
+        """Takes a node out."""
+        del self.children[tokens]
+        del self.order[bisect_left(self.order, tokens)]
 
 
 class PrefixKvCache:
@@ -48,12 +65,14 @@ class PrefixKvCache:
     slots are evicted alone: a node may lack its own. A path is usable up to a node with all that the next token needs:
     its slot, where there are recurrent layers, and the blocks of the window before it.
 
+    shares_parts: whether a sequence may continue within a block. Windowed blocks and recurrent states are shared whole.
     hit_tokens, miss_tokens: of the prompts that were looked up, tokens that need not be computed, and the rest.
     """
 
     def __init__(self, pool: SequencePool, block_size: int) -> None:
         self.pools = (pool.blocks, pool.windowed, pool.slots)
         self.window = pool.window
+        self.shares_parts = pool.n_blocks > 0 and not (pool.window or pool.n_slots)
         self.block_size = block_size
         self.hit_tokens = 0
         self.miss_tokens = 0
@@ -108,22 +127,21 @@ class PrefixKvCache:
     ) -> tuple[int, int]:
         """(KV block, n): what follows a path in tokens[:limit] begins with the first n tokens of that block.
 
-        A sequence that continues there copies the block. Windowed blocks and recurrent states are shared whole only.
+        That block may be full or a tail. A sequence that continues there copies it.
         """
         parent = path[-1] if path else self._roots.get(key)
-        if parent is None or self.window or self.pools[STATE].n:
+        if parent is None or not self.shares_parts:
             return -1, 0
         start = len(path) * self.block_size
-        wanted, best, most = tokens[start : min(limit, start + self.block_size)], -1, 0
-        for node in islice(reversed(parent.children.values()), MOST_COMPARED):
-            n = 0
-            for mine, theirs in zip(wanted, cast(tuple[int, ...], node.tokens), strict=False):
-                if mine != theirs:
-                    break
-                n += 1
+        wanted, best, most = tuple(tokens[start : min(limit, start + self.block_size)]), -1, LEAST_PART - 1
+        if len(wanted) <= most:
+            return -1, 0
+        i = bisect_left(parent.order, wanted)
+        for theirs in parent.order[max(0, i - 1) : i + 1]:
+            n = n_equal(wanted, theirs)
             if n > most:
-                best, most = node.ids[BLOCK], n
-        return best, most
+                best, most = parent.children[theirs].ids[BLOCK], n
+        return (best, most) if best >= 0 else (-1, 0)
 
     # ---- references
 
@@ -164,7 +182,8 @@ class PrefixKvCache:
         block = tuple(tokens[depth * size : (depth + 1) * size])
         node = parent.children.get(block)
         if node is None:
-            node = parent.children[block] = PrefixNode(parent, block)
+            node = parent.add_child(block)
+            self._drop_tails(parent, block)
         node.n_users += 1
         path.append(node)
         for kind, table in enumerate(tables):
@@ -178,6 +197,27 @@ class PrefixKvCache:
             mine, table[depth] = table[depth], node.ids[kind]
             self.pools[kind].share(table[depth : depth + 1])
             self.pools[kind].free([mine])
+
+    def keep_tail(self, key: Hashable, tokens: tuple[int, ...], path: Sequence[PrefixNode], block: int) -> None:
+        """Adds the first rows of a KV block, those of `tokens` after `path`, unless another child begins with them.
+
+        The block isn't full: a sequence that finds it continues in a copy, and so does one that still uses it. Fewer
+        than LEAST_PART tokens are never found.
+        """
+        parent = path[-1] if path else self._roots.get(key)
+        if parent is None:
+            parent = self._roots[key] = PrefixNode(None, key)
+        i = bisect_left(parent.order, tokens)
+        if i == len(parent.order) or parent.order[i][: len(tokens)] != tokens:
+            self.add(BLOCK, parent.add_child(tokens), block)
+            self._drop_tails(parent, tokens)
+
+    def _drop_tails(self, parent: PrefixNode, tokens: tuple[int, ...]) -> None:
+        """Evicts idle tails with which the tokens of another child begin: it serves whatever they serve."""
+        for n in range(LEAST_PART, len(tokens)):
+            tail = parent.children.get(tokens[:n])
+            if tail is not None and self.pools[BLOCK].users[tail.ids[BLOCK]] == 1:
+                self._drop(BLOCK, tail)
 
     def add(self, kind: int, node: PrefixNode, i: int) -> None:
         """Gives a node an id of a kind that it lacks; the sequence keeps using it."""
@@ -225,7 +265,7 @@ class PrefixKvCache:
             if parent is None:
                 del self._roots[node.tokens]
                 return
-            del parent.children[node.tokens]
+            parent.remove_child(cast(tuple[int, ...], node.tokens))
             node = parent
 
     # ---- tests
@@ -244,6 +284,7 @@ class PrefixKvCache:
         for node in self.nodes():
             assert node.parent is not None
             assert node.parent.children[node.tokens] is node
+            assert node.order == sorted(cast(dict[tuple[int, ...], PrefixNode], node.children))
             assert node.n_users or node.children or max(node.ids) >= 0, "a node of no use"
             followed = sum(child.n_users for child in node.children.values())
             assert node.n_users >= followed, "a block is held without its beginning"
@@ -258,3 +299,13 @@ class PrefixKvCache:
         return (
             f"<PrefixKvCache {self.n_blocks} KV blocks, {self.n_idle} of them idle, {self.pools[STATE].n_kept} slots>"
         )
+
+
+def n_equal(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    """Tokens that both begin with."""
+    n = 0
+    for one, other in zip(a, b, strict=False):
+        if one != other:
+            break
+        n += 1
+    return n

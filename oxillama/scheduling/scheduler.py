@@ -203,7 +203,7 @@ class Scheduler:
         self.pause(sequence)
         self.ended.append(sequence)
         if not keep_blocks:
-            self.blocks.rewind(sequence, 0)
+            self.blocks.release(sequence)
 
     def pause(self, sequence: Sequence) -> None:
         """`finish` of a sequence that will be queued again and keeps its blocks until then; it isn't drained.

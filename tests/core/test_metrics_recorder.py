@@ -422,9 +422,9 @@ def test_prefix_lookups_are_counted_in_tokens():
         engine.generate([3] * 40, max_tokens=1)
     engine.generate([3] * 40, max_tokens=1, cache_prompt=False)
     s = engine.metrics_snapshot()
-    assert (s.prefix_queries, s.prefix_hits) == (80, 32)
-    assert (s.prompt_tokens, s.prefill_tokens) == (120, 88)
-    assert (s.kv_blocks_used, s.kv_blocks_cached, s.kv_cache_usage) == (0, 2, 0.0)
+    assert (s.prefix_queries, s.prefix_hits) == (80, 39)
+    assert (s.prompt_tokens, s.prefill_tokens) == (120, 81)
+    assert (s.kv_blocks_used, s.kv_blocks_cached, s.kv_cache_usage) == (0, 3, 0.0)
 
 
 def test_a_deadline_that_passes_is_counted_as_such(clock):

@@ -74,6 +74,17 @@ def leave_a_block_behind(patch):
     patch.setattr(Scheduler, "_preempt", preempt)
 
 
+def find_one_token_too_many(patch):
+    """A part of a block is taken to go on with a token that another one follows, or nothing."""
+    real = PrefixKvCache.match_partial
+
+    def match(self, key, path, tokens, limit):
+        block, n = real(self, key, path, tokens, limit)
+        return block, n + (0 < n < min(limit - len(path) * self.block_size, self.block_size - 1))
+
+    patch.setattr(PrefixKvCache, "match_partial", match)
+
+
 def keep_a_state_one_block_off(patch):
     real = BlockManager._share_state
 
@@ -150,6 +161,7 @@ FAULTS = {
         count_one_too_many,
         keep_what_was_drawn_last,
         leave_a_block_behind,
+        find_one_token_too_many,
     ],
     "mamba": [keep_a_state_one_block_off, write_to_shared_slots],
     "llama-window": [give_back_too_early, keep_a_stale_window_table, begin_without_a_window],

@@ -23,11 +23,11 @@ def test_a_second_prompt_computes_only_what_differs():
     first = engine.generate([*shared, 7], max_tokens=1, ignore_eos=True)
     assert computed(engine) == 41
     again = engine.generate([*shared, 8, 9], max_tokens=1, ignore_eos=True, seed=1)
-    assert computed(engine) == 42 - 32
+    assert computed(engine) == 42 - 40
     assert again.token_ids == plain_tokens([*shared, 8, 9], SEED, 1, ignore_eos=True)[0]
     assert first.prompt_tokens == 41
     prefix = core_of(engine).scheduler.prefix
-    assert (prefix.hit_tokens, prefix.miss_tokens, prefix.n_blocks) == (32, 41 + 10, 2)
+    assert (prefix.hit_tokens, prefix.miss_tokens, prefix.n_blocks) == (40, 41 + 2, 4)
     assert_idle(engine)
 
 

@@ -4,10 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oxillama.scheduling import prefix_cache
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.prefix_cache import BLOCK, STATE, PrefixKvCache
 
 SIZE = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parts_of_any_length():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefix_cache, "LEAST_PART", 1)
+        yield
 
 
 def make(n_blocks=20):
@@ -106,7 +114,7 @@ def test_two_sequences_with_the_same_tokens_end_up_with_one_copy():
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["compute", "leave", "shorten", "evict"]),
+            st.sampled_from(["compute", "leave", "end", "shorten", "evict"]),
             st.lists(st.integers(0, 1), max_size=14),
             st.sampled_from("ab"),
             st.integers(0, 3),
@@ -134,11 +142,26 @@ def test_random_operations_agree_with_a_dictionary(steps):
                 table += pool.alloc(1)
                 contents[table[i]] = (key, tokens[: (i + 1) * SIZE])
                 cache.extend(key, tokens, path, [table])
-            held.append((path, table))
+            held.append((path, table, key, tokens))
+            part, n_more = cache.match_partial(key, path, tokens, len(tokens))
+            assert n_more == 0 or contents[part][1][: n_full * SIZE + n_more] == tokens[: n_full * SIZE + n_more]
+            assert n_more <= len(tokens) % SIZE
         elif held and action == "leave":
-            leave(pool, cache, *held.pop(n % len(held)))
+            path, table, *_ = held.pop(n % len(held))
+            leave(pool, cache, path, table)
+        elif held and action == "end":
+            path, table, its_key, its_tokens = held.pop(n % len(held))
+            tail = tuple(its_tokens[len(table) * SIZE :])
+            if tail and len(path) == len(its_tokens) // SIZE and pool.n_available:
+                cache.evict(BLOCK, 1 - pool.n_free)
+                (block,) = pool.alloc(1)
+                contents[block] = (its_key, its_tokens)
+                cache.keep_tail(its_key, tail, path, block)
+                assert cache.match_partial(its_key, path, its_tokens, len(its_tokens))[1] == len(tail)
+                table.append(block)
+            leave(pool, cache, path, table)
         elif held and action == "shorten":
-            path, table = held[n % len(held)]
+            path, table, *_ = held[n % len(held)]
             cache.release(path, n)
             pool.free(table[n:])
             del table[n:]
@@ -146,7 +169,7 @@ def test_random_operations_agree_with_a_dictionary(steps):
             cache.evict(BLOCK, n)
         cache.check_invariants()
         pool.check_invariants()
-    for path, table in held:
+    for path, table, *_ in held:
         leave(pool, cache, path, table)
     assert pool.n_free == 24 - cache.n_blocks
     cache.clear()

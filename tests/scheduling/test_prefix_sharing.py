@@ -3,6 +3,9 @@
 import pytest
 
 from oxillama.errors import GenerateError
+from oxillama.scheduling.pools import SequencePool
+from oxillama.scheduling.prefix_cache import LEAST_PART
+from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import Sequence
 from tests.scheduling.stepping import compute, make, run, sequence
 
@@ -55,10 +58,80 @@ def test_cached_blocks_are_evicted_for_running_sequences():
         s = sequence(60, cache_key="k", first=100 * first)
         scheduler.add_request(s)
         run(scheduler, {})
-        assert scheduler.prefix.n_blocks == 3
+        assert scheduler.prefix.n_blocks == 4  # three full ones and the tail
     again = sequence(40, cache_key="k", first=400)
     scheduler.add_request(again)
     assert scheduler.step() == [(again, 1)]
+
+
+def serve(scheduler, s):
+    """Computes all of its tokens, which ends it: how many were computed, with what copies."""
+    scheduler.add_request(s)
+    plan = scheduler.step()
+    copies = list(scheduler.copies)
+    scheduler.copies.clear()
+    compute(scheduler, plan)
+    assert s.finished
+    scheduler.blocks.check_invariants([])
+    return sum(n for _, n in plan), copies
+
+
+@pytest.mark.parametrize("n", [5, 7, 15, 16, 17, 21, 40])
+def test_of_a_repeated_prompt_the_last_token_alone_is_computed(n):
+    scheduler = make(n_blocks=8)
+    assert serve(scheduler, sequence(n, cache_key="k")) == (n, [])
+    for _ in range(3):
+        n_computed, copies = serve(scheduler, sequence(n, cache_key="k"))
+        assert (n_computed, len(copies)) == (1, int(n % 16 != 1))
+        assert scheduler.prefix.n_blocks == n // 16 + (n % 16 > 1)
+    assert serve(scheduler, sequence(n, cache_key="other")) == (n, [])
+
+
+@pytest.mark.parametrize("n", range(1, LEAST_PART + 1))
+def test_a_few_tokens_are_computed_again_and_not_copied(n):
+    scheduler = make(n_blocks=8)
+    serve(scheduler, sequence(n, cache_key="k"))
+    assert scheduler.prefix.n_blocks == (n == LEAST_PART)
+    assert serve(scheduler, sequence(n, cache_key="k")) == (n, [])
+
+
+def test_a_prompt_continues_in_a_copy_of_a_tail():
+    """Each prompt is the one before with five more tokens: the tail that it continues is dropped as it ends."""
+    scheduler = make(n_blocks=8)
+    for n in range(5, 100, 5):
+        n_computed, copies = serve(scheduler, sequence(n, cache_key="k"))
+        kept = (n - 5) % 16
+        assert n_computed == 5 + (kept if kept < LEAST_PART else 0)
+        assert len(copies) == (kept >= LEAST_PART)
+        assert scheduler.prefix.n_blocks == n // 16 + (n % 16 >= LEAST_PART)
+    branch = Sequence([*sequence(42).tokens, 1, 2], 44, cache_key="k")
+    assert serve(scheduler, branch)[0] == 2
+    assert scheduler.prefix.n_blocks == 6 + 1
+
+
+def test_a_tail_that_a_longer_one_begins_with_is_kept_while_it_is_copied():
+    scheduler = make(n_blocks=8)
+    serve(scheduler, sequence(10, cache_key="k"))
+    (tail,) = (node.ids[0] for node in scheduler.prefix.nodes())
+    longer, other = sequence(14, 2, cache_key="k"), Sequence([*sequence(9).tokens, 99], 12, cache_key="k")
+    for s in (longer, other):
+        scheduler.add_request(s)
+    assert scheduler.step() == [(longer, 4), (other, 1)]
+    assert scheduler.copies == [(0, tail, longer.block_table[0]), (0, tail, other.block_table[0])]
+    scheduler.copies.clear()
+    compute(scheduler, [(longer, 4), (other, 1)], {longer.id: 2, other.id: 2})
+    run(scheduler, {longer.id: 2, other.id: 2})
+    tails = sorted(node.tokens for node in scheduler.prefix.nodes())
+    assert tails == sorted([tuple(longer.tokens[:15]), tuple(other.tokens[:11])])
+    scheduler.blocks.check_invariants([])
+
+
+def test_sequences_with_windows_or_recurrent_states_leave_no_tails():
+    for pool in (SequencePool(8, n_slots=4), SequencePool(8, n_windowed=8, window=16)):
+        scheduler = Scheduler(pool)
+        serve(scheduler, sequence(10, cache_key="k"))
+        assert scheduler.prefix.n_blocks == 0
+        assert serve(scheduler, sequence(10, cache_key="k"))[0] == 10
 
 
 def test_part_of_a_block_is_copied_and_the_rest_computed():
@@ -68,6 +141,8 @@ def test_part_of_a_block_is_copied_and_the_rest_computed():
     run(scheduler, {})
     known = [node.ids[0] for node in scheduler.prefix.find("k", first.tokens, 60)]
     for n in range(17, 48):  # as many tokens in common, and others after them
+        if 0 < n % 16 < LEAST_PART:
+            continue
         again = Sequence([*first.tokens[:n], 1, 2, 3], n + 3, cache_key="k")
         scheduler.add_request(again)
         assert scheduler.step() == [(again, 3)]

@@ -69,7 +69,7 @@ def test_only_a_whole_one_is_found_again():
     assert computed(scheduler, again, outputs) == [1, 1, 1]
     assert again.n_cached == 64
     assert computed(scheduler, longer, outputs) == [64, 1, 1, 1]
-    scheduler.prefix.evict(0, 1)  # the last block of what was used least recently, which is the first prompt
+    scheduler.prefix.evict(0, 2)  # of what was used least recently, the first prompt: the tail and the block before it
     once_more = placed(prompt, 3)
     assert computed(scheduler, once_more, {once_more.id: 3}) == [64, 1, 1, 1]
     scheduler.blocks.check_invariants([])
