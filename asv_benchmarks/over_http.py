@@ -3,8 +3,9 @@
 A server of ours, an engine in this process and, with --peer, llama.cpp's server on the same file and threads take
 turns: answers of one token over one connection, requests a second of 16 connections, one stream and eight, the first
 token behind a beginning that is cached and behind one that isn't, the longest gap in four streams while a long prompt
-arrives, and embeddings of 1,000 short texts in one request. Only ratios mean much on a shared machine; on a busy one
-those of CPU time do, which is that of the whole process, and is known to a hundredth of a second.
+arrives, with the seconds to the first token behind that, and embeddings of 1,000 short texts in one request. Only
+ratios mean much on a shared machine; on a busy one those of CPU time do, which is that of the whole process, and is
+known to a hundredth of a second.
 """
 
 from __future__ import annotations
@@ -129,8 +130,9 @@ async def first_tokens(port: int, prefix: str, n: int) -> float:
     return statistics.median([await first_token(port, prefix, f"Tell me about {i}.") for i in range(n)])
 
 
-async def gaps(port: int, prompt: str, n: int) -> tuple[float, float]:
-    """The median and the longest gap between pieces of four streams while a long prompt arrives."""
+async def gaps(port: int, prompt: str, n: int) -> tuple[float, float, float]:
+    """The median and the longest gap between pieces of four streams while a long prompt arrives, and the seconds to the
+    first token behind that."""
     running = [asyncio.ensure_future(moments(port, {"max_tokens": n})) for _ in range(4)]
     alone = await moments(port, {"max_tokens": 4})  # by then they run
     late = [{"role": "user", "content": prompt}]
@@ -138,7 +140,7 @@ async def gaps(port: int, prompt: str, n: int) -> tuple[float, float]:
     found = await asyncio.gather(*running)
     between = [b - a for times in found for a, b in itertools.pairwise(times[1:])]
     beside = [b - a for times in found for a, b in itertools.pairwise(times[1:]) if alone[-1] < b and a < came[-1]]
-    return statistics.median(between), max(beside or between)
+    return statistics.median(between), max(beside or between), came[1] - came[0]
 
 
 def embedded(port: int, form: str = "float") -> float:
@@ -221,9 +223,9 @@ def look(side: Side, engine: ox.Engine, given: argparse.Namespace) -> None:
     side.measure("streams", lambda: run(streamed(port, n // 2, STREAMS)))
     side.measure("cold", lambda: run(first_token(port, prefix, "Why?")))
     side.measure("warm", lambda: run(first_tokens(port, prefix, WARM)))
-    middle, longest = run(gaps(port, prompt_of(engine, given.long), n))
-    side.measure("gap", lambda: middle)
-    side.measure("longest", lambda: longest)
+    middle, longest, late = run(gaps(port, prompt_of(engine, given.long), n))
+    for name, seconds in (("gap", middle), ("longest", longest), ("late", late)):
+        side.found.setdefault(name, []).append(seconds)
     if side.embeddings:
         side.measure("numbers", lambda: embedded(side.embeddings))
         side.measure("base64", lambda: embedded(side.embeddings, "base64"))
@@ -253,8 +255,9 @@ def report(ours: Side, alone: Side, peer: Side | None, given: argparse.Namespace
     whole = ours.cpu["warm"] / WARM / ours.cpu["cold"]
     print(f"first token behind {given.prompt} cached tokens: {m('warm') * 1e3:.2f} ms, {m('warm') / m('cold'):.3f} of "
           f"uncached; {whole:.3f} by CPU time, with the rest of the answers")  # fmt: skip
-    print(f"gaps of 4 streams: median {m('gap') * 1e3:.1f} ms, longest {m('longest') * 1e3:.1f} ms beside a prompt of "
-          f"{given.long} tokens")  # fmt: skip
+    print(f"gaps of 4 streams: median {m('gap') * 1e3:.1f} ms, longest {m('longest') * 1e3:.1f} ms of "
+          f"{m('gap') * 2e3 + 100:.1f} beside a prompt of {given.long} tokens, whose first token takes "
+          f"{m('late') * 1e3:.0f} ms")  # fmt: skip
     if "numbers" in alone.found:
         shares = [alone.median("numbers") / m(name) for name in ("base64", "numbers")]
         shares += [alone.cpu["numbers"] / ours.cpu[name] for name in ("base64", "numbers")]
@@ -271,8 +274,8 @@ def against(ours: Side, peer: Side) -> None:
         if name in peer.found and name != "gap":
             ratio = peer.median(name) / statistics.median(mine)
             ratio = 1 / ratio if name in ("rate", "stream", "streams") else ratio
-            cpu = peer.cpu[name] / ours.cpu[name]
-            print(f"  {name}: {ratio:.2f}" + (f", {cpu:.2f}" if name != "longest" else ""))
+            cpu = f", {peer.cpu[name] / ours.cpu[name]:.2f}" if name in ours.cpu else ""
+            print(f"  {name}: {ratio:.2f}{cpu}")
     print(f"  its cached first token: {peer.median('warm') / peer.median('cold'):.3f} of uncached")
 
 

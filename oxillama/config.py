@@ -192,9 +192,11 @@ class EngineConfig:
         4096. More than it was trained for is refused at load, unless `rope` stretches it; see also `overrides`.
     num_threads: compute threads. None: one per core that the process may use, and no more than the CPU quota of its
         cgroups (rounded down), OMP_NUM_THREADS and OMP_THREAD_LIMIT say; `show_config` tells which of them decided.
-    prefill_chunk_size: tokens that one step computes at most; longer prompts take several steps. It bounds how long
-        others wait behind a prompt, and never changes a result. Beside weights with a budget (`offload`) at most as
-        many as keep the memory of the forward pass to about a sixteenth of that, but never fewer than 64.
+    prefill_chunk_size: tokens that one step computes at most; longer prompts take several steps. It never changes a
+        result. Beside requests that generate, a step has no more of a prompt than keeps it within twice the time of a
+        step without and 100 ms; it bounds how long other prompts and new requests wait. Beside weights with a budget
+        (`offload`) at most as many as keep the memory of the forward pass to about a sixteenth of that, but never fewer
+        than 64.
     kv_type: how keys and values are stored, "f16", "f32" or "q8_0" (8-bit codes, half the memory of f16).
     kv_block_size: tokens of a KV block: 16, 32, or a multiple of 64.
     kv_budget: bytes for the KV cache and the recurrent states of all requests together. None: enough for four requests

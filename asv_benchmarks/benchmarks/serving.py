@@ -166,7 +166,7 @@ class Scheduling:
             self.time_step(running, key)
 
     def time_step(self, running: int, key: str | None) -> None:
-        for sequence, n in self.scheduler.step(64):
+        for sequence, n in self.scheduler.step():
             self.scheduler.advance(sequence, n)
             if sequence.n_computed == len(sequence.tokens):
                 sequence.tokens.append(1)

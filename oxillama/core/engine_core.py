@@ -104,7 +104,7 @@ class EngineCore:
         self.scheduler = Scheduler(pool, block_size, token_budget, whole=bool(encoder), **scheduling)
         block_bytes = runner.cache_bytes(1, 0, 0), runner.cache_bytes(0, 1, 0)
         self.meter = MetricsRecorder(self.scheduler, runner.memory_bytes(), block_bytes)
-        self.pace = PrefillThrottle(token_budget)
+        self.throttle = PrefillThrottle(token_budget)
         self.encoder, self.denoises, self.encoder_decoder = encoder, denoises, encoder_decoder
         self.loop = StepLoop(self.step, self._drop_other_threads, self._recover, runner.num_threads)
         self.closed = False
@@ -124,9 +124,18 @@ class EngineCore:
         self._plans = self._schedule()
         if self.meter.changed:  # which must not wait for the end of a step that may take long
             self.meter.publish()
+        n_prompt, seconds = 0, 0.0
         for plan in self._plans:
             if plan:
-                self._compute(plan)
+                n, taken = self._compute(plan)
+                n_prompt, seconds = n_prompt + n, seconds + taken
+        if self.throttle.n_taken:
+            self.throttle.observe(n_prompt, seconds)
+        elif seconds and not n_prompt:
+            self.throttle.decodes.append((len(self._plans[0]), seconds))
+            if self.drafting.requests:  # with all that a step takes beside the model, but the drafts
+                whole = time.perf_counter() - self._began - self.drafting.seconds
+                self.drafting.costs.observe(sum(n for _, n in self._plans[0]), whole)
         self.meter.end()
 
     def _draft(self) -> None:
@@ -135,21 +144,16 @@ class EngineCore:
         for requests, error in self.drafting.ask(len(self.scheduler.running)):
             self._end_all(list(requests), "cancelled", error)
 
-    def _compute(self, plan: Plan) -> None:
-        """One forward pass, what follows from its rows, and how long it took."""
+    def _compute(self, plan: Plan) -> tuple[int, float]:
+        """One forward pass, and what follows from its rows: how many of its tokens are of prompts, and its seconds."""
         began = time.perf_counter()
         rows = self._forward(plan)
         if rows is None:
-            return
+            return 0, 0.0
         if plan is self._plans[1] or not self._plans[1]:  # the rest is not for the cores
             self.loop.cores.give_back()
         self._advance(plan, rows)
-        n_prompt, seconds = self.meter.count(plan, began)
-        if n_prompt:
-            self.pace.observe(n_prompt, seconds)
-        elif self.drafting.requests:  # with all that a step takes beside the model, but the drafts
-            whole = time.perf_counter() - self._began - self.drafting.seconds
-            self.drafting.costs.observe(sum(n for _, n in plan), whole)
+        return self.meter.count(plan, began)
 
     def _drop_cancelled(self) -> None:
         """Ends requests that are not wanted any more, or whose deadline has passed."""
@@ -173,7 +177,7 @@ class EngineCore:
         """The plans of the step: for requests of logits, and for those of hidden states."""
         logits: Plan = []
         hidden: Plan = []
-        for sequence, n in next_plan(self.runner, self.scheduler, self.pace.chunk):
+        for sequence, n in next_plan(self.runner, self.scheduler, self.throttle):
             request: Request = sequence.handle
             clock = request.clock
             clock.n_beside = len(sequence.draft_tokens) + sequence.n_recompute
@@ -341,6 +345,7 @@ class EngineCore:
         conversations keep their tokens, which their next calls compute again.
         """
         self.scheduler.reset()
+        self.throttle = PrefillThrottle(self.scheduler.token_budget)
         failed = _typed(error)
         for request in list(self.open):
             if request.outcome is None:

@@ -19,7 +19,7 @@ from oxillama.models import Model
 from oxillama.models.adaptable import Adaptable
 from oxillama.offload import LayerPager
 from oxillama.scheduling.prefix_cache import WINDOWED
-from oxillama.scheduling.scheduler import Scheduler
+from oxillama.scheduling.scheduler import PrefillThrottle, Scheduler
 from oxillama.scheduling.sequence import Sequence as Tokens
 
 __all__ = [
@@ -206,9 +206,11 @@ class Work(Protocol):
     def loras(self) -> LoraSet: ...
 
 
-def next_plan(runner: RunnerProtocol, scheduler: Scheduler, beside: int | None = None) -> list[tuple[Tokens, int]]:
+def next_plan(
+    runner: RunnerProtocol, scheduler: Scheduler, throttle: PrefillThrottle | None = None
+) -> list[tuple[Tokens, int]]:
     """The scheduler's plan for the next step (`Scheduler.step`), after the copies of blocks that it asks for."""
-    plan = scheduler.step(beside)
+    plan = scheduler.step(throttle)
     copies = scheduler.blocks.copies
     for kind, source, target in copies:
         runner.copy_block(source, target, windowed=kind == WINDOWED)

@@ -4,9 +4,13 @@
 adds draft tokens where there is room. Memory is the block manager's (`block_manager.py`), order the waiting queue's.
 """
 
+from __future__ import annotations
+
 import math
 from bisect import insort
+from collections import deque
 from operator import attrgetter, le
+from statistics import median
 
 from oxillama._util.checks import check_int
 from oxillama.config import PREFILL_CHUNK
@@ -18,11 +22,14 @@ from oxillama.scheduling.sequence import Sequence
 from oxillama.scheduling.waiting_queue import Deadlines, WaitingQueue
 
 __all__ = [
+    "DECODE_STEPS",
+    "DEPTH",
     "LEAST_CHUNK",
     "MAX_DECODE_WAIT_MS",
     "MAX_DRAFT_TOKENS",
     "MAX_RUNNING",
     "MAX_WAITING",
+    "USED_SHARE",
     "PrefillThrottle",
     "Scheduler",
 ]
@@ -240,18 +247,22 @@ class Scheduler:
 
     # ---- steps
 
-    def step(self, beside: int | None = None) -> Plan:
+    def step(self, throttle: PrefillThrottle | None = None) -> Plan:
         """The sequences of the next step with how many tokens each computes; empty if there is nothing to do.
 
-        beside: prompt tokens at most, if there are decoding sequences, which would wait for them. None: up to the
-        budget. The plan may also be empty where a sequence was preempted (`preempting`): then others follow. Raises
+        throttle: limits the prompt tokens beside decoding sequences, which would wait for them; the driver tells it how
+        long the step took. None: as many as the budget allows.
+
+        The plan may also be empty where a sequence was preempted (`preempting`): then others follow. Raises
         KvCacheFullError if a sequence has grown beyond its `n_reserve`, and the pool.
         """
         self.n_steps += 1
         self.preempting = False
         plan, budget = self._schedule_decodes()
         if self.waiting.n or len(plan) < len(self.running):
-            self._schedule_prefills(plan, budget if beside is None or not plan else min(budget, beside))
+            if throttle is not None and plan:
+                throttle.begin(len(plan))
+            self._schedule_prefills(plan, budget, throttle if plan else None)
         if self.pool.n_slots:  # a waiting sequence may have asked for a state before the end of this step
             plan = [(sequence, self.blocks.chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
         for sequence, _ in plan:
@@ -276,20 +287,26 @@ class Scheduler:
                 budget -= n
         return plan, budget
 
-    def _schedule_prefills(self, plan: Plan, budget: int) -> None:
+    def _schedule_prefills(self, plan: Plan, budget: int, throttle: PrefillThrottle | None) -> None:
         """Adds chunks of prompts: of running sequences, then of admitted ones. Preempted ones leave the plan."""
         for sequence in list(self.running):
             if not sequence.running or sequence.is_decoding:
                 continue
-            if (n := self._share(sequence, budget)) and self._make_room(sequence, n):
+            if (n := self._share(sequence, budget, throttle)) and self._make_room(sequence, n):
                 plan.append((sequence, n))
                 budget -= n
+                if throttle is not None:
+                    throttle.take(n, sequence.n_computed)
         if self.preempting:
             plan[:] = [(sequence, n) for sequence, n in plan if sequence.running]
-        while budget > 0 and not self.preempting and (admitted := self._admit(budget)):
-            n = self._share(admitted, budget)
+        while budget > 0 and not self.preempting and (admitted := self._admit(budget, throttle)):
+            n = self._share(admitted, budget, throttle)
+            if not n:  # it begins deep in its prompt, by the prefix cache, where not even one more token fits
+                break
             plan.append((admitted, n))
             budget -= n
+            if throttle is not None:
+                throttle.take(n, admitted.n_computed)
 
     def _schedule_drafts(self, plan: Plan) -> None:
         """Adds the draft tokens of decoding sequences, cut to what there is of budget and room."""
@@ -320,9 +337,11 @@ class Scheduler:
                     f"{sequence.n_reserve} and than the KV cache holds: finish it, or reserve more"
                 )
 
-    def _share(self, sequence: Sequence, budget: int) -> int:
+    def _share(self, sequence: Sequence, budget: int, throttle: PrefillThrottle | None) -> int:
         """Tokens that a sequence computes, of the budget that is left."""
         n = len(sequence.tokens) - sequence.n_computed
+        if throttle is not None and n > 1:  # a single one costs what a decoding sequence does
+            budget = min(budget, throttle.fit(sequence.n_computed))
         if self.whole:  # or more than the budget, if it is the first of the step
             return n if n <= budget or budget == self.token_budget else 0
         if sequence.n_computed < sequence.n_encoded:
@@ -360,10 +379,12 @@ class Scheduler:
         if sequence.slots is not None:
             self.pool.slots.free(sequence.slots.drop_spare())
 
-    def _admit(self, budget: int) -> Sequence | None:
+    def _admit(self, budget: int, throttle: PrefillThrottle | None) -> Sequence | None:
         """Starts the first waiting sequence, if there is room for it."""
         sequence = self.waiting.first()
-        if sequence is None or len(self.running) >= self.max_running or not self._share(sequence, budget):
+        if sequence is None or len(self.running) >= self.max_running:
+            return None
+        if not self._share(sequence, budget, throttle):
             return None
         if self.running and self._stuck[0] == sequence.id and all(map(le, self.blocks.room, self._stuck[1])):
             return None  # nothing has changed for it
@@ -442,32 +463,96 @@ class Scheduler:
             self.blocks.check_writable(sequence, n)
 
 
-# A decoding sequence waits for its next token no longer than this, or than a chunk of LEAST_CHUNK takes. On the shape
-# of Llama 3.2 1B, chunks of 512 tokens take 1.7 seconds on two cores, during which every stream would stall.
+# Beside prompts, a decoding sequence waits for its next token no longer than for two of its own steps, and this.
 MAX_DECODE_WAIT_MS = 100
-# Smaller chunks amortise the unpacking of weights over too few tokens: in CPU time per token on that shape (Q4_K_M),
-# chunks of 64 cost 1.15 times what those of 256 cost, those of 32 cost 1.36, and those of 16 1.66.
-LEAST_CHUNK = 64
+# Part of the wait for prompts that is used: measured times of equal steps differ, and what sends a token to a client
+# comes on top. With times that scatter by a twentieth, the longest of 200 steps took 0.85 of what is allowed, and 0.92
+# with a share of 0.75, with which a prompt took 0.95 of the time.
+USED_SHARE = 0.65
+# Prompt tokens of a step at least, or a prompt would never end. Rows beside those of decoding sequences cost little
+# while they are few, since the step reads all weights anyway: on the shape of Llama 3.2 1B (Q4_K_M, two cores) 0.06 of
+# a decode step each up to 8 rows, so that even these take less than another decode step.
+LEAST_CHUNK = 8
+# Steps with prompts until one is taken without, to measure the decoding sequences' own pace, which changes with their
+# number and depth and with what else the machine does. Of the time of all steps it is 3 % at most.
+DECODE_STEPS = 32
+# Of so many measurements the median counts. With the last alone, a chunk was too long whenever the step before had been
+# quick by chance: of times that scatter by a tenth, the longest step took 1.1 of what is allowed instead of 0.98.
+KEPT_TIMES = 5
+# Depth at which attention costs no more than all else of a token: it costs as much at 1,400 tokens with the shipped
+# model, and at 4,200 with the shape of Llama 3.2 1B. With a smaller number, only the first deeper chunk is smaller.
+DEPTH = 1024
 
 
 class PrefillThrottle:
-    """Measures with each step how many prompt tokens fit in MAX_DECODE_WAIT_MS.
+    """Fits prompt tokens into the wait that decoding sequences are allowed, by the measured times of steps.
 
-    It never changes what is computed, only in which step. chunk: prompt tokens of the next step at most, if it has
-    decoding sequences too.
+    It never changes what is computed, only in which step. As long as nothing is measured, a step has LEAST_CHUNK prompt
+    tokens, and each chunk has at most twice the tokens of the one before: a chunk of 512 on the shape of Llama 3.2 1B
+    would stall every stream for 1.7 seconds. A deeper chunk is expected to cost more by the growth of attention, which
+    is linear, and a shallower one as much as the last.
+
+    The scheduler calls `begin` for each step of decoding sequences that may have prompts too, and `fit` and `take` for
+    each of these. The driver calls `observe` after a step with prompts (`n_taken`), and enters steps without them into
+    `decodes`: number of sequences, and seconds.
+
+    n_taken: prompt tokens of the step under way, beside decoding sequences.
     """
 
     def __init__(self, most: int) -> None:
         """`most`: tokens of a step, however quick it is."""
         self.most = most
-        self.chunk = most
+        self.decodes: deque[tuple[int, float]] = deque(maxlen=KEPT_TIMES)
+        self._n_mixed = 0  # steps with prompts since one was taken without
+        self._costs: deque[tuple[float, float]] = deque(maxlen=KEPT_TIMES)  # seconds of a prompt token, at a depth
+        self._limit = LEAST_CHUNK  # of the next chunk
+        # Of the step under way. none: without prompts, to be measured.
+        self._none = False
+        self.n_taken = self._fitting = self._depths = 0
+        self._decode_seconds = self._left = 0.0
+
+    def begin(self, n_decode: int) -> None:
+        """A step of so many decoding sequences is planned."""
+        self.n_taken = self._depths = 0
+        self._none = not self.decodes or self._n_mixed >= DECODE_STEPS
+        if self._none:
+            self._n_mixed = 0
+            return
+        # Of fewer sequences a step takes less, but no less than their part of it.
+        self._decode_seconds = median([s * min(1.0, n_decode / n) for n, s in self.decodes])
+        self._left = USED_SHARE * (self._decode_seconds + MAX_DECODE_WAIT_MS / 1000)
+
+    def fit(self, depth: int) -> int:
+        """Prompt tokens that fit into what is left of the step, for a prompt of which so many tokens are computed."""
+        if self._none:
+            return 0
+        limit, seconds = min(self.most, self._limit) - self.n_taken, self._seconds(depth)
+        fitting = int(min(limit, self._left / seconds)) if seconds > 0 else limit
+        fitting = max(fitting, min(self.most, LEAST_CHUNK) - self.n_taken, 0)
+        self._fitting = self.n_taken + fitting
+        return fitting
+
+    def take(self, n: int, depth: int) -> None:
+        """So many tokens of a prompt are in the step."""
+        self.n_taken += n
+        self._depths += n * depth
+        self._left -= n * self._seconds(depth)
 
     def observe(self, n_prompt: int, seconds: float) -> None:
-        """A step with so many prompt tokens took so long.
+        """The step has computed so many prompt tokens and took so long.
 
-        Only the last step counts, so that a step that was slow by chance is soon forgotten. Steps with fewer than
-        LEAST_CHUNK prompt tokens say little about longer chunks, and change nothing.
+        Steps with fewer than LEAST_CHUNK prompt tokens say little about others, and change nothing.
         """
-        if n_prompt >= LEAST_CHUNK:
-            fitting = int(n_prompt * MAX_DECODE_WAIT_MS / 1000 / seconds) if seconds > 0 else self.most
-            self.chunk = min(self.most, max(LEAST_CHUNK, fitting))
+        self._n_mixed += 1
+        if n_prompt >= min(self.most, LEAST_CHUNK):
+            cost = max(seconds - self._decode_seconds, 0.0) / n_prompt
+            self._costs.append((cost, self._depths / self.n_taken))
+            # A chunk that was short because its prompt ended doesn't hold up the next prompt.
+            self._limit = max(2 * n_prompt, self._limit if self.n_taken < self._fitting else 0)
+        self.n_taken = 0
+
+    def _seconds(self, depth: int) -> float:
+        """Expected seconds of a prompt token at a depth; 0 as long as nothing is measured."""
+        if not self._costs:
+            return 0.0
+        return median([cost * max(1.0, (DEPTH + depth) / (DEPTH + at)) for cost, at in self._costs])

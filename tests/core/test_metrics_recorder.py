@@ -108,7 +108,7 @@ def test_a_step_that_reads_and_generates_is_divided_by_tokens(clock):
     engine.generate([3] * 6, max_tokens=1, ignore_eos=True, seed=1)
     list(stream)
     steps = runner_of(engine).steps
-    assert steps == [[1], [1, 3], [1, 3], [1]]
+    assert steps == [[1], [1], [1, 3], [1, 3]]
     s = engine.metrics_snapshot()
     assert (s.prefill_seconds, s.decode_seconds) == (1 + 2 * 0.75, 2 * 0.25 + 1)
     assert (s.inter_token_latency.count, s.inter_token_latency.sum) == (3, 3.0)

@@ -77,15 +77,15 @@ def test_a_step_that_others_need_goes_on():
     first = next(other)
     calls = []
 
-    def cancel_at_second(runner, spans, poll):
+    def cancel_at_third(runner, spans, poll):
         calls.append(len(spans))
-        if len(calls) == 2:
+        if len(calls) == 3:
             token.cancel()
 
-    runner_of(engine).hook = cancel_at_second
+    runner_of(engine).hook = cancel_at_third
     r = engine.generate([3, 4], max_tokens=30, ignore_eos=True, seed=2, cancel_token=token)
     assert r.finish_reason == "cancelled"
-    assert calls[:2] == [2, 2]
+    assert calls[:3] == [1, 2, 2]  # the first step measures the stream alone
     assert len(r.token_ids) == 2
     rest = [first, *other]
     assert [t for c in rest for t in c.token_ids] == plain_tokens([5], SEED, 20)[0]

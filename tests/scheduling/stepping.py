@@ -1,7 +1,7 @@
 """A scheduler whose plans are carried out without an engine."""
 
 from oxillama.scheduling.pools import SequencePool
-from oxillama.scheduling.scheduler import Scheduler
+from oxillama.scheduling.scheduler import PrefillThrottle, Scheduler
 from oxillama.scheduling.sequence import Sequence
 
 
@@ -36,3 +36,23 @@ def run(scheduler, outputs, limit=10_000):
         compute(scheduler, plan, outputs)
         assert len(steps) < limit, "a sequence never ends"
     return steps
+
+
+def step_of(throttle, n_decode, seconds, depth=0):
+    """A step of decoding sequences and one long prompt, which takes seconds(n): the n that it had."""
+    throttle.begin(n_decode)
+    n = throttle.fit(depth)
+    if n:
+        throttle.take(n, depth)
+        throttle.observe(n, seconds(n))
+    else:
+        throttle.decodes.append((n_decode, seconds(0)))
+    return n
+
+
+def at_most(n):
+    """A throttle that lets n prompt tokens into each step, since steps take no time."""
+    throttle = PrefillThrottle(n)
+    while step_of(throttle, 1, lambda _: 0.0) < n:
+        pass
+    return throttle

@@ -10,34 +10,158 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.scheduling.scheduler import LEAST_CHUNK, MAX_DECODE_WAIT_MS, PrefillThrottle
+from oxillama.scheduling.scheduler import (
+    DECODE_STEPS,
+    DEPTH,
+    LEAST_CHUNK,
+    MAX_DECODE_WAIT_MS,
+    USED_SHARE,
+    PrefillThrottle,
+)
 from tests.fakes import N_VOCAB, core_of, make_engine, runner_of
-from tests.scheduling.stepping import compute, make, sequence
+from tests.scheduling.stepping import at_most, compute, make, sequence, step_of
 
 WAIT = MAX_DECODE_WAIT_MS / 1000
 
 
-# ---- the pace
+# ---- the throttle
 
 
-def test_chunks_fit_the_wait():
-    pace = PrefillThrottle(512)
-    assert pace.chunk == 512
-    for n, seconds, expected in (
-        (512, 512 * WAIT / 128, 128),
-        (128, WAIT, 128),
-        (128, WAIT / 2, 256),
-        (256, WAIT / 100, 512),  # never more than the budget
-        (512, 99.0, LEAST_CHUNK),  # nor less than pays
-        (LEAST_CHUNK - 1, 1e-9, LEAST_CHUNK),  # too few to tell
-        (0, 1.0, LEAST_CHUNK),
-        (LEAST_CHUNK, 0.0, 512),
-    ):
-        pace.observe(n, seconds)
-        assert pace.chunk == expected
-    small = PrefillThrottle(8)
-    small.observe(LEAST_CHUNK, 99.0)
-    assert small.chunk == 8
+def test_chunks_grow_from_the_least_to_those_that_fit():
+    throttle = PrefillThrottle(512)
+    sizes = [step_of(throttle, 1, lambda n: 0.06 + 0.004 * n) for _ in range(7)]
+    assert sizes == [0, 8, 16, 26, 26, 26, 26]  # of 160 ms that are allowed, 104 are used
+    sizes = [step_of(throttle, 1, lambda n: 0.06 + 0.008 * n) for _ in range(4)]
+    assert sizes == [26, 26, 26, 13], "the median of five counts"
+
+
+@pytest.mark.parametrize("most", [1, 5, 8, 100])
+def test_chunks_keep_to_the_budget_and_to_the_least(most):
+    throttle = at_most(most)
+    sizes = [step_of(throttle, 1, lambda n: 9.0) for _ in range(6)]
+    assert (sizes[0], sizes[-1]) == (most, min(most, LEAST_CHUNK))
+
+
+def test_steps_that_say_little_change_nothing():
+    throttle = at_most(64)
+    throttle.begin(1)
+    throttle.take(LEAST_CHUNK - 1, 0)
+    throttle.observe(LEAST_CHUNK - 1, 9.0)  # too few
+    throttle.begin(1)
+    throttle.take(64, 0)
+    throttle.observe(0, 0.0)  # it was given up
+    throttle.begin(1)
+    assert throttle.fit(0) == 64
+
+
+def test_the_pace_of_decoding_sequences_is_measured_again():
+    """Each KEPT_TIMES of these steps tell of a machine that has become slower, and of more or fewer sequences."""
+    throttle, sizes = PrefillThrottle(512), []
+    for _ in range(20 * DECODE_STEPS):
+        sizes.append(step_of(throttle, 1, lambda n: 0.05 + 0.001 * n))
+    assert [i for i, n in enumerate(sizes) if n == 0] == list(range(0, len(sizes), DECODE_STEPS + 1))
+    assert sizes[-2] == 97
+    for _ in range(4 * DECODE_STEPS):
+        sizes.append(step_of(throttle, 1, lambda n: 0.2 + 0.001 * n))
+    assert sizes[-2] == 195
+    throttle.decodes.append((1, 99.0))  # slow by chance
+    assert step_of(throttle, 1, lambda n: 0.2 + 0.001 * n) == 195
+
+
+def test_the_end_of_a_prompt_does_not_hold_up_the_next_one():
+    throttle = at_most(512)
+    throttle.begin(1)
+    throttle.fit(0)
+    throttle.take(20, 0)
+    throttle.observe(20, 0.0)
+    assert [step_of(throttle, 1, lambda n: 0.001 * n) for _ in range(5)] == [512, 512, 512, 65, 65]
+    sizes = [step_of(throttle, 1, lambda n: 0.0) for _ in range(6)]
+    assert sizes == [65, 65, 65, 130, 260, 512], "chunks that were short for want of time grow step by step"
+
+
+def test_fewer_sequences_are_quicker():
+    throttle = PrefillThrottle(512)
+    for n_decode in (64, 64, 8, 64, 8):
+        throttle.decodes.append((n_decode, 0.8))
+    for _ in range(9):
+        n = step_of(throttle, 64, lambda n: 0.8 + 0.01 * n)
+    assert n == 58  # in 585 ms
+    assert step_of(throttle, 8, lambda n: 0.1 + 0.01 * n) == 13, "as if they took an eighth"
+
+
+def test_deeper_chunks_are_smaller():
+    throttle = at_most(512)
+
+    def sizes(depth):
+        return [step_of(throttle, 1, lambda n: n * 0.0002 * (1 + depth / DEPTH), depth) for _ in range(6)]
+
+    assert sizes(0)[3:] == [325, 325, 325]
+    assert sizes(9 * DEPTH) == [32] * 6, "also before it is measured there"
+    assert sizes(0) == [32, 32, 32, 64, 128, 256], "nothing says that it costs less, until it is measured again"
+
+
+def test_prompts_of_a_step_share_its_time():
+    throttle = PrefillThrottle(512)
+    for _ in range(9):
+        step_of(throttle, 1, lambda n: 0.1 + 0.0095 * n)
+    throttle.begin(1)
+    sizes = []
+    for depth, wanted in ((0, 5), (2 * DEPTH, 2), (0, 5)):  # 13.7 in all; the deeper ones count three times
+        assert throttle.fit(depth) >= min(wanted, 1)
+        sizes.append(min(wanted, throttle.fit(depth)))
+        throttle.take(sizes[-1], depth)
+    assert sizes == [5, 2, 2]
+    assert throttle.fit(0) == 0
+
+
+@settings(deadline=None)
+@given(
+    decode=st.floats(1e-5, 2.0),
+    per_token=st.floats(1e-6, 0.1),
+    slope=st.floats(0.0, 1.0),
+    n_streams=st.integers(1, 8),
+    n_prompt=st.integers(2, 4000),
+    n_cached=st.integers(0, 200),
+)
+def test_no_decoding_sequence_waits_longer_than_allowed(decode, per_token, slope, n_streams, n_prompt, n_cached):
+    """On a machine where a prompt token takes `per_token`, and more by its depth, up to twice as much at DEPTH.
+
+    A second prompt comes behind the first, which may be in the prefix cache.
+    """
+    scheduler, throttle = make(n_blocks=1000), PrefillThrottle(512)
+    scheduler.debug = False
+
+    def cost(depth, n):
+        return n * per_token * (1 + slope * (depth + n / 2) / DEPTH)
+
+    streams = [scheduler.add_request(sequence(1, 4000, first=9000 + i)) for i in range(n_streams)]
+    outputs = {s.id: 4000 for s in streams}
+    compute(scheduler, scheduler.step(throttle), outputs)
+    first = scheduler.add_request(sequence(n_prompt, cache_key="k"))
+    second = None
+    sizes = []
+    while not (second and second.finished):
+        plan = scheduler.step(throttle)
+        assert plan[:n_streams] == [(s, 1) for s in streams], "a decoding sequence was left out"
+        prompts = [(s.n_computed, n) for s, n in plan[n_streams:]]
+        n = sum(n for _, n in prompts)
+        waited = decode + sum(cost(*prompt) for prompt in prompts)
+        least = decode + sum(cost(depth, min(n, LEAST_CHUNK)) for depth, n in prompts)
+        assert waited <= max(2 * decode + WAIT, least)
+        sizes.append(n)
+        compute(scheduler, plan, outputs)
+        if n:
+            throttle.observe(n, waited)
+        else:
+            throttle.decodes.append((n_streams, waited))
+        if first.finished and second is None:
+            second = scheduler.add_request(sequence(16 * n_cached + 300, cache_key="k"))
+    assert sizes[0] == 0
+    assert sizes[1] == min(n_prompt, LEAST_CHUNK)
+    assert len(streams[0].tokens) == 2 + len(sizes)
+
+
+# ---- in an engine
 
 
 @pytest.mark.parametrize("per_token", [WAIT / 40, WAIT / 200, WAIT / 5000], ids=["slow", "medium", "fast"])
@@ -57,7 +181,7 @@ def test_a_step_with_a_decoding_sequence_is_short(monkeypatch, per_token):
     engine = make_engine(context_size=33_000, n_blocks=4200)
     core_of(engine).scheduler.debug = False  # it looks at all of the long table in each step
     runner_of(engine).forward = forward
-    stream = engine.stream([4], max_tokens=2000, ignore_eos=True, temperature=0)
+    stream = engine.stream([4], max_tokens=3000, ignore_eos=True, temperature=0)
     next(stream)
     long = engine.stream([3] * 32_000, max_tokens=1, ignore_eos=True)
     next(long)  # its first token: by then all of its prompt is computed
@@ -66,15 +190,42 @@ def test_a_step_with_a_decoding_sequence_is_short(monkeypatch, per_token):
     assert sum(prompts) == 32_000
     assert all(step[0] == 1 for step in steps), "the decoding sequence was left out"
     assert max(sum(step) for step in steps) <= 512
-    later = [n for n in prompts[1:] if n]  # the first one is computed before anything is known
-    assert max(later) <= max(LEAST_CHUNK, WAIT / per_token)
-    assert max(later) >= min(511, max(LEAST_CHUNK, WAIT / per_token) - 2), "less than it might be"
+    assert prompts[:2] == [0, LEAST_CHUNK]
+    assert per_token * max(sum(step) for step in steps) <= 2 * per_token + WAIT
+    fitting = min(511, int(USED_SHARE * (per_token + WAIT) / per_token))
+    assert fitting - 1 <= max(prompts) <= fitting
+    few = [n for n in prompts if n < 0.8 * fitting]  # while it grows, when the pace is measured, and at the end
+    assert len(few) <= 8 + len(prompts) / DECODE_STEPS, "less than it might be"
     assert sum(len(c.token_ids) for c in itertools.islice(stream, len(steps))) == len(steps)
+
+
+def test_texts_to_embed_are_in_the_same_step(monkeypatch):
+    """Their forward pass is one of its own, behind that of the decoding sequences."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    engine = make_engine(context_size=2048)
+    runner, sizes = runner_of(engine), []
+    forward, hidden = runner.forward, runner.hidden
+
+    def slow_forward(spans, poll):
+        clock.now += 0.02
+        return forward(spans, poll)
+
+    def slow_hidden(spans, poll):
+        sizes.append(sum(len(s.tokens) for s in spans))
+        clock.now += 0.002 * sizes[-1]
+        return hidden(spans, poll)
+
+    runner.forward, runner.hidden = slow_forward, slow_hidden
+    stream = engine.stream([4], max_tokens=500, ignore_eos=True, temperature=0)
+    next(stream)
+    engine.embed([[3] * 1000])
+    assert sizes[:3] == [8, 16, 32]
+    assert 30 < min(sizes[3:-1]) <= max(sizes) <= 39  # in 78 ms, as decoding takes 20
 
 
 def test_alone_a_prompt_is_computed_in_whole_chunks():
     engine = make_engine(context_size=2048)
-    core_of(engine).pace.chunk = LEAST_CHUNK
     engine.generate([3] * 1500, max_tokens=1)
     assert runner_of(engine).steps == [[512], [512], [476]]
 
@@ -86,9 +237,9 @@ def test_the_bound_holds_for_all_prompts_of_a_step_together():
     compute(scheduler, scheduler.step(), {a.id: 50})
     scheduler.add_request(b)
     scheduler.add_request(c)
-    sizes = []
+    sizes, throttle = [], at_most(40)
     while not c.finished:
-        plan = scheduler.step(40)
+        plan = scheduler.step(throttle)
         assert plan[0] == (a, 1)
         assert sum(n for _, n in plan[1:]) <= 40
         sizes.append([n for _, n in plan])
@@ -119,6 +270,7 @@ def test_every_sequence_ends_in_a_bounded_number_of_steps(n_blocks, budget, besi
     coming = sorted(enumerate(jobs), key=lambda job: job[1][3])
     n_tokens = sum(n_prompt + n_output for n_prompt, n_output, *_ in jobs)
     outputs, added = {}, []
+    throttle = None if beside is None else at_most(beside)
     for step in itertools.count():
         while coming and coming[0][1][3] <= step:
             i, (n_prompt, n_output, priority, _, key) = coming.pop(0)
@@ -132,7 +284,7 @@ def test_every_sequence_ends_in_a_bounded_number_of_steps(n_blocks, budget, besi
             break
         first = scheduler.running[0] if scheduler.running else None
         before = first.n_computed if first else 0
-        plan = scheduler.step(beside)
+        plan = scheduler.step(throttle)
         assert plan or scheduler.preempting or not scheduler.live
         compute(scheduler, plan, outputs)
         assert first is None or first.finished or first.n_computed > before, "the first did not go on"
@@ -145,7 +297,7 @@ def test_a_thousand_requests_in_a_storm():
     """As many steps as their tokens need, and some; in a pool in which many of those that run must go back again."""
     scheduler = make(n_blocks=80, budget=256, max_running=32)
     scheduler.debug = False
-    outputs, n_tokens = {}, 0
+    outputs, n_tokens, throttle = {}, 0, at_most(128)
     for i in range(1000):
         n_prompt, n_output = 1 + 37 * i % 20, 80 + 13 * i % 20
         s = sequence(n_prompt, n_output, priority=i % 4, first=i % 50, cache_key=(None, "k")[i % 2])
@@ -153,7 +305,7 @@ def test_a_thousand_requests_in_a_storm():
         n_tokens += n_prompt + n_output - 1
     steps = 0
     while scheduler.live:
-        compute(scheduler, scheduler.step(128), outputs)
+        compute(scheduler, scheduler.step(throttle), outputs)
         steps += 1
         assert steps < 10 * n_tokens / 32, "a sequence never ends"
     ended = scheduler.drain_finished()

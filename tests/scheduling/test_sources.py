@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oxillama.scheduling.sequence import Sequence, SourceLayout
-from tests.scheduling.stepping import compute, make
+from tests.scheduling.stepping import at_most, compute, make
 
 LAYOUT = SourceLayout(start=7, block_size=16)
 
@@ -50,14 +50,14 @@ def test_it_is_computed_in_one_step_whatever_the_budget(budget):
 
 def test_it_is_read_beside_texts_of_others():
     """Though never as much budget is left as it needs."""
-    scheduler = make(budget=8)
+    scheduler, throttle = make(budget=8), at_most(2)
     writing, waiting = placed([1], 50), placed(list(range(100)))
     outputs = {writing.id: 50, waiting.id: 1}
     scheduler.add_request(writing)
     for _ in range(3):
-        compute(scheduler, scheduler.step(beside=2), outputs)
+        compute(scheduler, scheduler.step(throttle), outputs)
     scheduler.add_request(waiting)
-    assert scheduler.step(beside=2) == [(writing, 1), (waiting, 112)]
+    assert scheduler.step(throttle) == [(writing, 1), (waiting, 112)]
 
 
 def test_only_a_whole_one_is_found_again():
