@@ -29,7 +29,8 @@ Chars = Callable[[tuple[Range, ...]], int]
 
 # Of the budget: for a character of a pattern, and for a property, such as \p{L}, which may be 700 ranges of them.
 PATTERN_UNITS, PROPERTY_UNITS = 6, 1500
-MANY_COPIES = 256  # of sets of characters
+MANY_COPIES = 4096  # of ranges of characters
+UTF8_RANGES = 12  # that a set of characters beyond ASCII has in UTF-8 beside its own, about
 MAX_SHARED = 64  # characters that alternatives have in common
 
 
@@ -159,7 +160,7 @@ def lower(rules: RuleSet, node: Node, chars: Chars, called: Chars | None = None)
         rules.budget.spend(len(node.ranges) >> 2, "a pattern with large sets of characters")
         return chars(node.ranges)
     if node.kind == "repeat":
-        if called is not None and max(node.least, node.most or 0) > MANY_COPIES:
+        if called is not None and max(node.least, node.most or 0) * (UTF8_RANGES + n_ranges(node)) > MANY_COPIES:
             chars = called
         return rules.repeat(lower(rules, node.parts[0], chars, called), node.least, node.most)
     if node.kind == "alt":
@@ -203,4 +204,11 @@ def lower_parts(
         work = dfa.work
     finally:
         rules.budget.spend(WORK_UNITS * work, "an automaton for patterns and lengths")
-    return dfa.expr(rules, chars if called is None or dfa.table.n_states <= MANY_COPIES else called)
+    size = dfa.table.n_states * (UTF8_RANGES + sum(map(len, dfa.alphabet)))
+    return dfa.expr(rules, chars if called is None or size <= MANY_COPIES else called)
+
+
+@lru_cache(maxsize=4096)
+def n_ranges(node: Node) -> int:
+    """Ranges in the sets of characters of a tree."""
+    return len(node.ranges) + sum(map(n_ranges, node.parts))
