@@ -174,7 +174,8 @@ class Dfa:
 
     def expr(self, rules: RuleSet, chars: Callable[[tuple[Range, ...]], int]) -> int:
         """The expression of the texts. chars: returns that of a set of characters."""
-        sets = [chars(tuple(r for symbol in symbols for r in self.alphabet[symbol])) for symbols in self.table.edges()]
+        edges = self.table.edges()
+        sets = [chars(tuple(sorted(r for symbol in symbols for r in self.alphabet[symbol]))) for symbols in edges]
         return self.table.graph(rules, sets)
 
 

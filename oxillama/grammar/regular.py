@@ -29,6 +29,8 @@ Chars = Callable[[tuple[Range, ...]], int]
 
 # Of the budget: for a character of a pattern, and for a property, such as \p{L}, which may be 700 ranges of them.
 PATTERN_UNITS, PROPERTY_UNITS = 6, 1500
+MANY_COPIES = 4096  # of ranges of characters
+UTF8_RANGES = 12  # that a set of characters beyond ASCII has in UTF-8 beside its own, about
 MAX_SHARED = 64  # characters that alternatives have in common
 
 
@@ -151,21 +153,25 @@ def is_plain(node: Node) -> bool:
     return node.kind not in ("^", "$", "ahead") and all(is_plain(part) for part in node.parts)
 
 
-def lower(rules: RuleSet, node: Node, chars: Chars) -> int:
-    """The expression of a plain tree. chars: returns that of a set of characters."""
+def lower(rules: RuleSet, node: Node, chars: Chars, called: Chars | None = None) -> int:
+    """The expression of a plain tree. chars: returns that of a set of characters; called: the same for the sets of
+    which there are many copies, None for no other."""
     if node.kind == "set":
         rules.budget.spend(len(node.ranges) >> 2, "a pattern with large sets of characters")
         return chars(node.ranges)
     if node.kind == "repeat":
-        return rules.repeat(lower(rules, node.parts[0], chars), node.least, node.most)
+        if called is not None and max(node.least, node.most or 0) * (UTF8_RANGES + n_ranges(node)) > MANY_COPIES:
+            chars = called
+        return rules.repeat(lower(rules, node.parts[0], chars, called), node.least, node.most)
     if node.kind == "alt":
-        return _lower_choices(
-            rules, [list(part.parts if part.kind == "cat" else (part,)) for part in node.parts], chars
-        )
-    return rules.seq([lower(rules, part, chars) for part in node.parts])
+        choices = [list(part.parts if part.kind == "cat" else (part,)) for part in node.parts]
+        return _lower_choices(rules, choices, chars, called)
+    return rules.seq([lower(rules, part, chars, called) for part in node.parts])
 
 
-def _lower_choices(rules: RuleSet, choices: list[list[Node]], chars: Chars, depth: int = 0) -> int:
+def _lower_choices(
+    rules: RuleSet, choices: list[list[Node]], chars: Chars, called: Chars | None, depth: int = 0
+) -> int:
     """Alternatives, each a list of parts. Common prefixes are factored out, since every state of the automaton has all
     the starts where an alternative may start anywhere."""
     groups: dict[object, list[list[Node]]] = {}
@@ -175,19 +181,34 @@ def _lower_choices(rules: RuleSet, choices: list[list[Node]], chars: Chars, dept
     exprs = []
     for found in groups.values():
         if len(found) == 1:
-            exprs.append(rules.seq([lower(rules, part, chars) for part in found[0]]))
+            exprs.append(rules.seq([lower(rules, part, chars, called) for part in found[0]]))
         else:
-            rest = _lower_choices(rules, [parts[1:] for parts in found], chars, depth + 1)
+            rest = _lower_choices(rules, [parts[1:] for parts in found], chars, called, depth + 1)
             exprs.append(rules.seq((chars(found[0][0].ranges), rest)))
     return rules.alt(exprs)
 
 
-def lower_parts(rules: RuleSet, parts: Sequence[Part], chars: Chars, least: int = 0, most: int | None = None) -> int:
-    """The expression of the texts that meet all conditions, with `least` to `most` characters."""
+def lower_parts(
+    rules: RuleSet,
+    parts: Sequence[Part],
+    chars: Chars,
+    least: int = 0,
+    most: int | None = None,
+    called: Chars | None = None,
+) -> int:
+    """The expression of the texts that meet all conditions, with `least` to `most` characters. chars and called: as
+    `lower` has them."""
     work = limit = min(MAX_WORK, rules.budget.left // WORK_UNITS + 1)
     try:
         dfa = Dfa(parts, least, most, limit)
         work = dfa.work
     finally:
         rules.budget.spend(WORK_UNITS * work, "an automaton for patterns and lengths")
-    return dfa.expr(rules, chars)
+    size = dfa.table.n_states * (UTF8_RANGES + sum(map(len, dfa.alphabet)))
+    return dfa.expr(rules, chars if called is None or size <= MANY_COPIES else called)
+
+
+@lru_cache(maxsize=4096)
+def n_ranges(node: Node) -> int:
+    """Ranges in the sets of characters of a tree."""
+    return len(node.ranges) + sum(map(n_ranges, node.parts))

@@ -2,6 +2,8 @@ from oxillama.kernels.grammar_rules import Rules
 
 class CharTable:
     work: int
+    @property
+    def n_states(self) -> int: ...
     def __init__(self, n_symbols: int, limit: int, work: int) -> None: ...
     def add(
         self,

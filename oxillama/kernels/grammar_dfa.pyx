@@ -20,6 +20,7 @@ cdef enum:
     EMPTY = 0                   # kinds of empty moves: anywhere,
     START = 1                   # at the start of a text,
     STOP = 2                    # at its end
+    MAX_MERGED = 256            # states of a table that equal ones are looked for in
 
 
 cdef int ascending(const void *a, const void *b) noexcept nogil:
@@ -81,6 +82,7 @@ cdef class CharTable:
         self.explore()
         if least or most is not None:
             self.find_live()
+            self.merge()
             self.count(min(least, MAX_LENGTH), -1 if most is None else min(most, MAX_LENGTH))
         self.find_live()
 
@@ -240,6 +242,59 @@ cdef class CharTable:
 
     # ---- lengths
 
+    cdef int merge(self) except -1:
+        """Leads the moves of a table of few states to the first of those that the same texts follow (Moore 1956): each
+        is about to be split by the number of characters. Needs `live`."""
+        cdef int32_t n = self.final.n
+        cdef int32_t state, n_before = -1
+        cdef Py_ssize_t i
+        if n > MAX_MERGED:
+            return 0
+        self.first.n = self.listed.n = 0        # of each state: its class
+        fill(&self.listed, n, 0)
+        for state in range(n):
+            push(&self.first, self.final.at[state])
+        self.targets.n = 0                      # of each class: its first state
+        while self.targets.n != n_before:
+            n_before = self.targets.n
+            self.targets.n = 0
+            forget(&self.known)
+            for state in range(n):
+                if self.live.at[state]:
+                    self.listed.at[state] = self.class_of(state)
+            self.first, self.listed = self.listed, self.first
+        for i in range(self.table.n):
+            if self.alive_at(i) >= 0:
+                self.table.at[i] = self.targets.at[self.alive_at(i)]
+        return 0
+
+    cdef int32_t alive_at(self, Py_ssize_t i) noexcept:
+        """The class of a target, NOWHERE for one that leads to no end."""
+        cdef int32_t target = self.table.at[i]
+        return self.first.at[target] if target >= 0 and self.live.at[target] else NOWHERE
+
+    cdef int32_t class_of(self, int32_t state) except -1:
+        """The class of a state among those of this round: of the same class so far, with targets of the same."""
+        cdef Py_ssize_t i, n = self.n_symbols
+        cdef uint64_t key = mixed(<uint64_t> (self.first.at[state] + 2))
+        cdef int32_t found, other
+        for i in range(state * n, (state + 1) * n):
+            key = mixed(key ^ <uint64_t> (self.alive_at(i) + 2))
+        key |= 1
+        while True:
+            found = get(&self.known, key)
+            if found < 0:
+                put(&self.known, key, self.targets.n)
+                push(&self.targets, state)
+                return self.targets.n - 1
+            other = self.targets.at[found]
+            i = 0 if self.first.at[other] == self.first.at[state] else n + 1
+            while i < n and self.alive_at(other * n + i) == self.alive_at(state * n + i):
+                i += 1
+            if i == n:
+                return found
+            key += 2
+
     cdef int count(self, int32_t least, int32_t most) except -1:
         """Splits the states by the number of characters read, as far as the lengths need it. most: -1 for any."""
         cdef Ints table = self.table, final = self.final
@@ -278,6 +333,10 @@ cdef class CharTable:
         return 0
 
     # ---- what others see
+
+    @property
+    def n_states(self):
+        return self.final.n
 
     def rows(self):
         """By state and symbol the next state, -1 for none."""

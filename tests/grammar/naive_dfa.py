@@ -4,6 +4,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import MAX_NFA, MAX_WORK, _alphabet, _nfa
 
 END = -1
+MAX_MERGED = 256
 
 
 class NaiveDfa:
@@ -86,7 +87,7 @@ class NaiveDfa:
 
     def _count(self):
         """Splits the states by the number of characters read, as far as the lengths need it."""
-        rows, finals, live = self.rows, self.finals, self._live()
+        rows, finals, live = self._merged(), self.finals, self._live()
         cap = self.least if self.most is None else self.most
         self.rows, self.finals = [], set()
         known = {(0, 0): 0}
@@ -106,6 +107,19 @@ class NaiveDfa:
                     todo.append(to)
                 row.append(number)
             self.rows.append(row or [END] * len(self.alphabet))
+
+    def _merged(self):
+        """The rows of few states, with the first of all states that the same texts follow in place of any of them."""
+        live = self._live()
+        if len(self.rows) > MAX_MERGED:
+            return self.rows
+        first = {state: min(s for s in live if (s in self.finals) == (state in self.finals)) for state in live}
+        while True:
+            kinds = {state: (first[state], *(first.get(target) for target in self.rows[state])) for state in live}
+            finer = {state: min(s for s in live if kinds[s] == kinds[state]) for state in live}
+            if finer == first:
+                return [[first.get(target, END) for target in row] for row in self.rows]
+            first = finer
 
     def _live(self):
         sources = [[] for _ in self.rows]

@@ -38,7 +38,7 @@ class _Plan:
     unique: Literal | None = None
 
 
-def array_expr(texts: JsonText, literals: list[Literal], value: Value, values: Values) -> int:
+def array_expr(texts: JsonText, literals: Sequence[Literal], value: Value, values: Values) -> int:
     """The expression of arrays that meet all schemas. value: returns the expression of a demand on an item; values: the
     expressions of all its single values, if these are few. Raises GrammarError for demands that can't be expressed."""
     rules = texts.rules
@@ -62,7 +62,7 @@ def array_expr(texts: JsonText, literals: list[Literal], value: Value, values: V
 # ---- demands
 
 
-def _plan(texts: JsonText, literals: list[Literal]) -> _Plan:
+def _plan(texts: JsonText, literals: Sequence[Literal]) -> _Plan:
     plan = _Plan()
     shapes = [_shape(literal) for literal in literals]
     texts.budget.spend(2 * len(shapes) * max(len(prefix) for prefix, _ in shapes), "the schema of an array")

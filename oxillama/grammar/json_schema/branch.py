@@ -1,6 +1,5 @@
 """Branch of a schema: a conjunction of keywords, with the known properties of its objects."""
 
-from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -11,9 +10,62 @@ from oxillama.grammar.json_schema.strings import Strings
 __all__ = [
     "Branch",
     "Fork",
+    "Key",
     "KnownProperties",
+    "Spoken",
+    "Way",
     "Ways",
 ]
+
+
+Ways = list[list[Literal]]
+Key = tuple[int, bool, str]
+_NOTHING: frozenset[Any] = frozenset()
+_NONE: set[str] = set()
+
+
+class Spoken:
+    """What a schema says of the properties of objects. names: all allowed names, None for any. size: number of its
+    properties."""
+
+    __slots__ = ("_values", "banned", "literal", "names", "required", "size")
+
+    def __init__(self, literal: Literal) -> None:
+        schema = literal.schema
+        self.literal = literal
+        self.required: frozenset[str] = _NOTHING
+        self.names: frozenset[str] | None = None
+        self.banned: frozenset[str] = _NOTHING
+        self.size = 0
+        self._values: frozenset[object] | None = None
+        if isinstance(schema.get("required"), list):
+            self.required = frozenset([name for name in schema["required"] if isinstance(name, str)])
+        properties = schema.get("properties", {})
+        if isinstance(properties, dict):
+            self.size = 1 + len(properties)
+            self.banned = frozenset([name for name, sub in properties.items() if sub is False])
+            if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
+                self.names = frozenset(properties)
+
+    @property
+    def values(self) -> frozenset[object]:
+        """Each property with the keys of its schema (`_value_keys`)."""
+        if self._values is None:
+            properties = self.literal.schema.get("properties")
+            found = properties.items() if isinstance(properties, dict) else ()
+            base = self.literal.base
+            self._values = frozenset([(name, key) for name, sub in found for key in _value_keys(sub, base)])
+        return self._values
+
+
+def _value_keys(schema: Any, base: str) -> list[object]:
+    """Keys of which two schemas have one in common if they are one object, or the same reference or simple type."""
+    keys: list[object] = [id(schema)]
+    if isinstance(schema, dict) and len(schema) == 1:
+        for keyword in ("$ref", "type"):
+            if keyword in schema:
+                keys.append((base, keyword, repr(schema[keyword])))
+    return keys
 
 
 class KnownProperties:
@@ -22,109 +74,147 @@ class KnownProperties:
     size: number of properties of all schemas.
     """
 
-    __slots__ = ("banned", "names", "objects", "required", "size")
+    __slots__ = ("_parts", "_values", "banned", "names", "required", "size", "spoken")
 
-    def __init__(self, objects: Iterable[Literal], before: "KnownProperties | None" = None) -> None:
-        """before: of the first of the objects. A branch asks at each of its forks, and has few new ones then."""
-        self.objects = list(objects)
-        n_before = 0 if before is None else len(before.objects)
-        self.required: set[str] = set() if before is None else set(before.required)
-        self.names: set[str] | None = None if before is None else before.names
-        self.banned: set[str] = set() if before is None else set(before.banned)
-        self.size: int = 0 if before is None else before.size
-        for literal in self.objects[n_before:]:
-            schema = literal.schema
-            if isinstance(schema.get("required"), list):
-                self.required.update(name for name in schema["required"] if isinstance(name, str))
-            properties = schema.get("properties", {})
-            if not isinstance(properties, dict):
-                continue
-            self.size += 1 + len(properties)
-            self.banned.update(name for name, sub in properties.items() if sub is False)
-            if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
-                self.names = set(properties) if self.names is None else self.names & properties.keys()
+    def __init__(self, spoken: tuple[Spoken, ...], before: "KnownProperties | None" = None) -> None:
+        """before: of the first of the schemas. A branch asks at each of its forks, and has few new ones then."""
+        self.spoken = spoken
+        self.required, self.banned, self.size = _NOTHING, _NOTHING, 0
+        self.names: frozenset[str] | None = None
+        self._values: frozenset[object] | None = None
+        self._parts: tuple[KnownProperties, ...] = ()
+        n_before = 0
+        if before is not None:
+            n_before = len(before.spoken)
+            self.required, self.banned, self.size, self.names = (
+                before.required, before.banned, before.size, before.names
+            )  # fmt: skip
+        for one in self.spoken[n_before:]:
+            self.required = self.required | one.required if one.required else self.required
+            self.banned = self.banned | one.banned if one.banned else self.banned
+            self.size += one.size
+            if one.names is not None:
+                self.names = one.names if self.names is None else self.names & one.names
 
-    def forbids(self, name: str) -> bool:
-        return name in self.banned or (self.names is not None and name not in self.names)
+    @property
+    def values(self) -> frozenset[object]:
+        """Each property with the keys of its schemas."""
+        if self._values is None:
+            self._values = _NOTHING.union(*[one.values for one in (self._parts or self.spoken)])
+        return self._values
 
-    def excludes(self, literal: Literal) -> bool:
-        """Whether a synthetic schema of objects can't hold."""
-        schema = literal.schema
-        if not literal.positive or not isinstance(schema, dict) or schema.get("\0types") != OBJECT:
-            return False
-        if "\0property" in schema:
-            besides = schema["\0property"][2]
-            return self.names is not None and self.names <= besides | self.banned
-        if any(self.forbids(name) for name in schema.get("required", ())):
-            return True
-        return any(self._contradicts(literal, name, sub) for name, sub in schema.get("properties", {}).items())
+    def both(self, other: "KnownProperties") -> "KnownProperties":
+        """What two lists of schemas say together."""
+        found = KnownProperties(())
+        found.required, found.banned = self.required | other.required, self.banned | other.banned
+        found.size, found.names = self.size + other.size, self.names
+        if other.names is not None:
+            found.names = other.names if self.names is None else self.names & other.names
+        found._parts = (self, other)
+        return found
 
-    def _contradicts(self, literal: Literal, name: str, sub: Any) -> bool:
-        """Whether a required property would be absent, or a property would have a forbidden value."""
-        if sub is False:
-            return name in self.required
-        if not isinstance(sub, dict) or sub.keys() != {"not"} or "required" not in literal.schema:
-            return False
-        return any(
-            known is sub["not"] or (base == literal.base and _same(known, sub["not"]))
-            for known, base in self._schemas_of(name)
+    def excludes(self, claim: "Claim") -> bool:
+        """Whether a synthetic schema of objects can't hold: a required property would be forbidden, or have a forbidden
+        value, or be absent."""
+        if claim.besides is not None:
+            return self.names is not None and self.names <= claim.besides | self.banned
+        return (
+            not claim.required.isdisjoint(self.banned)
+            or (self.names is not None and not claim.required <= self.names)
+            or not claim.absent.isdisjoint(self.required)
+            or (bool(claim.other_values) and not self.values.isdisjoint(claim.other_values))
         )
 
-    def _schemas_of(self, name: str) -> Iterator[tuple[Any, str]]:
-        """The schemas of a property, each with its base."""
-        for literal in self.objects:
-            properties = literal.schema.get("properties")
-            if isinstance(properties, dict) and name in properties:
-                yield properties[name], literal.base
+    def lacks(self, names: frozenset[str]) -> bool:
+        """Whether none of these properties may be there."""
+        return (names if self.names is None else names & self.names) <= self.banned
 
-    def implies(self, literal: Literal) -> bool:
-        """Whether a synthetic schema always holds: one for a property that is absent."""
+
+class Claim:
+    """What a synthetic schema of objects says. besides: names that the required property without a name doesn't have,
+    None if there is no such property; other_values: each property that must be there with the keys of a schema that it
+    must not meet."""
+
+    __slots__ = ("absent", "besides", "other_values", "required")
+
+    def __init__(self, literal: Literal) -> None:
         schema = literal.schema
-        if not literal.positive or not isinstance(schema, dict) or schema.keys() != {"\0types", "properties"}:
-            return False
-        return all(sub is False and self.forbids(name) for name, sub in schema["properties"].items())
+        properties = schema.get("properties", {})
+        self.besides: frozenset[str] | None = schema["\0property"][2] if "\0property" in schema else None
+        self.required = frozenset(schema.get("required", ()))
+        self.absent = frozenset([name for name, sub in properties.items() if sub is False])
+        self.other_values: frozenset[object] = _NOTHING
+        if "required" in schema:
+            negated = [
+                (name, sub) for name, sub in properties.items() if isinstance(sub, dict) and sub.keys() == {"not"}
+            ]
+            self.other_values = frozenset(
+                [(name, key) for name, sub in negated for key in _value_keys(sub["not"], literal.base)]
+            )
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Whether two schemas are the same reference, or demand the same simple type."""
-    keys = ({"$ref"}, {"type"})
-    return isinstance(a, dict) and isinstance(b, dict) and a.keys() in keys and a == b
+class Way:
+    """A conjunction of literals, one alternative of a fork, with what the checks of branches ask of it again and again.
+
+    keys: of its literals. claims: of those that are synthetic schemas of objects. absent: the properties that it says
+    are absent, if it says nothing else; None otherwise.
+    """
+
+    __slots__ = ("absent", "claims", "keys", "literals")
+
+    def __init__(self, literals: list[Literal]) -> None:
+        self.literals = literals
+        self.keys = frozenset([literal.key for literal in literals])
+        synthetic = [literal for literal in literals if literal.positive and _is_synthetic(literal.schema)]
+        self.claims = [Claim(literal) for literal in synthetic if literal.schema["\0types"] == OBJECT]
+        self.absent: frozenset[str] | None = None
+        if len(synthetic) == len(literals) and all(map(_says_absent, literals)):
+            self.absent = frozenset([name for literal in literals for name in literal.schema["properties"]])
 
 
-Ways = list[list[Literal]]
-_NOTHING: frozenset[Any] = frozenset()
+def _is_synthetic(schema: Any) -> bool:
+    return isinstance(schema, dict) and "\0types" in schema
+
+
+def _says_absent(literal: Literal) -> bool:
+    schema = literal.schema
+    return schema.keys() == {"\0types", "properties"} and all(sub is False for sub in schema["properties"].values())
 
 
 class Fork:
-    """Alternatives, of which one must hold: each a conjunction of literals.
+    """Alternatives, of which one must hold.
 
-    keys: of all their literals. names: properties that synthetic schemas among these speak of; None for any.
+    keys: of all their literals. names: properties that synthetic schemas among these speak of; None for any. fitting:
+    by the bits of types, the ways that these allow; as far as it was asked for. speaks: some way has a synthetic schema
+    of objects, or says that properties are absent.
     """
 
-    __slots__ = ("keys", "names", "ways")
+    __slots__ = ("fitting", "keys", "n", "names", "speaks", "ways")
 
-    def __init__(self, ways: Ways, origin: "Fork | None" = None) -> None:
+    def __init__(self, ways: list[Way], origin: "Fork | None" = None) -> None:
         """origin: a fork that these ways are left of. Its keys and names are kept, which is more than is needed."""
         self.ways = ways
-        self.keys: frozenset[tuple[int, bool, str]] = _NOTHING
-        self.names: frozenset[str] | None = _NOTHING
-        if origin is not None:
-            self.keys, self.names = origin.keys, origin.names
-            return
-        self.keys = frozenset(literal.key for way in ways for literal in way)
-        spoken: set[str] = set()
-        for literal in (literal for way in ways for literal in way if literal.positive):
-            schema = literal.schema
-            if isinstance(schema, dict) and "\0types" in schema:
-                if "\0property" in schema:
-                    self.names = None
-                    return
-                spoken.update(schema.get("required", ()))
-                spoken.update(schema.get("properties", ()))
-        self.names = frozenset(spoken)
+        self.n = len(ways)
+        self.fitting: dict[int, list[Way]] = {}
+        self.names: frozenset[str] | None
+        if origin is None:
+            self.keys: frozenset[Key] = _NOTHING.union(*[way.keys for way in ways])
+            self.names = _names_of(ways)
+            self.speaks = any(way.claims or way.absent is not None for way in ways)
+        else:
+            self.keys, self.names, self.speaks = origin.keys, origin.names, origin.speaks
 
-    def __len__(self) -> int:
-        return len(self.ways)
+
+def _names_of(ways: list[Way]) -> frozenset[str] | None:
+    spoken: set[str] = set()
+    for literal in (literal for way in ways for literal in way.literals if literal.positive):
+        schema = literal.schema
+        if _is_synthetic(schema):
+            if "\0property" in schema:
+                return None
+            spoken.update(schema.get("required", ()))
+            spoken.update(schema.get("properties", ()))
+    return frozenset(spoken)
 
 
 class Branch:
@@ -133,7 +223,7 @@ class Branch:
     types: bits of the allowed types. numbers, strings: the demands on these. arrays, objects: the schemas about these.
     unevaluated: schemas with a keyword of that name. forks: alternatives that are still open. added: forks that weren't
     held against the branch yet. seen: literals that hold; fresh: those of them that came since the forks were held
-    against the branch. checked: types and number of objects then.
+    against the branch. spoken: what each of `objects` says of properties. checked: types and number of objects then.
     """
 
     __slots__ = (
@@ -147,6 +237,7 @@ class Branch:
         "numbers",
         "objects",
         "seen",
+        "spoken",
         "strings",
         "types",
         "unevaluated",
@@ -162,11 +253,12 @@ class Branch:
         self.without: frozenset[Fraction] = frozenset()  # excluded numbers
         self.written: dict[Fraction, str] = {}  # spellings of listed numbers
         self.strings = Strings()
-        self.arrays: list[Literal] = []
-        self.objects: list[Literal] = []
+        self.arrays: tuple[Literal, ...] = ()
+        self.objects: tuple[Literal, ...] = ()
+        self.spoken: tuple[Spoken, ...] = ()
         self.any_order = False
-        self.unevaluated: list[Literal] = []
-        self.forks: list[Fork] = []
+        self.unevaluated: tuple[Literal, ...] = ()
+        self.forks: list[Fork] = []  # never changed in place, so that copies share it
         self.added: list[Fork] = []
         self.checked = (ALL, 0)
         self.fresh: list[tuple[int, bool, str]] = []
@@ -176,8 +268,8 @@ class Branch:
     @property
     def held(self) -> KnownProperties:
         """The known properties."""
-        if self._held is None or len(self._held.objects) != len(self.objects):
-            self._held = KnownProperties(self.objects, self._held)
+        if self._held is None or len(self._held.spoken) != len(self.spoken):
+            self._held = KnownProperties(self.spoken, self._held)
         return self._held
 
     def touched(self) -> set[str] | None:
@@ -185,6 +277,8 @@ class Branch:
         types, n_objects = self.checked
         if types != self.types:
             return None
+        if n_objects == len(self.objects):
+            return _NONE
         found: set[str] = set()
         for literal in self.objects[n_objects:]:
             schema = literal.schema
@@ -197,10 +291,11 @@ class Branch:
 
     def copy(self) -> "Branch":
         other = Branch.__new__(Branch)
-        for name in ("types", "numbers", "values", "without", "written", "strings", "any_order", "checked", "_held"):
-            setattr(other, name, getattr(self, name))
-        other.arrays, other.objects, other.forks = list(self.arrays), list(self.objects), list(self.forks)
-        other.added, other.fresh = list(self.added), list(self.fresh)
-        other.unevaluated = list(self.unevaluated)
-        other.seen = set(self.seen)
+        other.types, other.numbers, other.values, other.without = self.types, self.numbers, self.values, self.without
+        other.written, other.strings, other.any_order = self.written, self.strings, self.any_order
+        other.checked, other._held = self.checked, self._held
+        other.arrays, other.objects, other.spoken = self.arrays, self.objects, self.spoken
+        other.unevaluated, other.forks = self.unevaluated, self.forks
+        other.added, other.fresh = self.added[:], self.fresh[:]
+        other.seen = self.seen.copy()
         return other

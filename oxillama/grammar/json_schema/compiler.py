@@ -28,7 +28,7 @@ from oxillama.grammar.json_schema.literals import (
     refusal,
 )
 from oxillama.grammar.json_schema.numbers import Numbers, constant_expr, number_expr
-from oxillama.grammar.json_schema.objects import object_expr
+from oxillama.grammar.json_schema.objects import Objects
 from oxillama.grammar.json_schema.sharing import shared
 from oxillama.grammar.json_schema.strings import Strings, string_expr
 from oxillama.grammar.json_schema.tableau import Tableau
@@ -180,6 +180,7 @@ class _Compilation:
         self.rules = texts.rules
         self.texts = texts
         self.tableau = Tableau(documents, texts.budget, texts.narrow)
+        self.objects = Objects(texts)
         self.known: dict[tuple[tuple[int, bool, str], ...], int] = {}
         self.todo: list[tuple[int, int, int, Sequence[Literal]]] = []
 
@@ -274,7 +275,7 @@ class _Compilation:
             )
         if types & OBJECT:
             found.append(
-                object_expr(texts, branch.objects, branch.any_order, self.value, self.key_sets)
+                self.objects.expr(branch.objects, branch.any_order, self.value, self.key_sets)
                 if branch.objects
                 else texts.shared("object")
             )

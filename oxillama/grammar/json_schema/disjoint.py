@@ -3,6 +3,7 @@
 from fractions import Fraction
 from typing import Any
 
+from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.literals import ALL, NUMBER, OBJECT, STRING, TYPES, Literal, fraction, type_of
@@ -93,7 +94,11 @@ class Disjoint:
                 known = ALL if literal.schema == literal.positive else 0
             elif isinstance(literal.schema, dict):
                 self._types[literal.key] = ALL  # during the computation: references may be circular
-                known = self._positive(literal) if literal.positive else _negative(literal.schema)
+                try:
+                    known = self._positive(literal) if literal.positive else _negative(literal.schema)
+                except GrammarError:
+                    del self._types[literal.key]
+                    raise
             self._types[literal.key] = known
         return known
 

@@ -261,7 +261,7 @@ def _required(tableau: Expansion, branch: Branch, keyword: str, literal: Literal
 
 def _unevaluated(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     if not tableau.documents.early and literal not in branch.unevaluated:
-        branch.unevaluated.append(literal)
+        branch.unevaluated += (literal,)
 
 
 def _any_order(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:

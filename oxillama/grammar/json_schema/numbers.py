@@ -46,6 +46,9 @@ STATE_UNITS = 80  # units of the budget for a state
 # Digits behind the point of a float in exponent form: at most 16, so that from 1e16 on all are integers.
 DIGITS = 16
 Edge = tuple[int, str, str, int]  # node, first and last character, node
+_EACH_DIGIT = tuple((digit, digit) for digit in range(10))
+_ZERO_OR_NOT = ((0, 0), (1, 9))
+_ANY_DIGIT = ((0, 9),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +266,10 @@ class _Builder:
         self.allowed.clear()
         for digit in range(10):
             cmp = step(zeros, side.whole, 0, digit)
-            self.edge(start, digit, ("whole", negative, 1, cmp, self.remainders(rest, digit), digit == 0))
+            self.edge(start, digit, digit, ("whole", negative, 1, cmp, self.remainders(rest, digit), digit == 0))
             if digit and self.has_exponents():
                 cmp = step(zeros, side.mantissa, 0, digit)
-                self.edge(start, digit, ("mantissa", negative, 1, cmp))
+                self.edge(start, digit, digit, ("mantissa", negative, 1, cmp))
         while self.todo:
             state = self.todo.pop()
             if state[0] == "whole":
@@ -276,15 +279,21 @@ class _Builder:
             elif state[0] == "mantissa":
                 self.leave_mantissa(side, *state)  # type: ignore[arg-type]
 
-    def edge(self, source: int, digit: int, state: tuple[object, ...]) -> None:
-        """An edge, joined with the one before if only the digit differs."""
-        target, c = self.node(state), str(digit)
-        if self.edges and digit:
-            last = self.edges[-1]
-            if last[0] == source and last[3] == target and last[2] == str(digit - 1):
-                self.edges[-1] = (source, last[1], c, target)
+    def edge(self, source: int, first: int, last: int, state: tuple[object, ...]) -> None:
+        """An edge for some digits, joined with the one before if only these differ."""
+        target, c = self.node(state), str(last)
+        if self.edges and first:
+            before = self.edges[-1]
+            if before[0] == source and before[3] == target and before[2] == str(first - 1):
+                self.edges[-1] = (source, before[1], c, target)
                 return
-        self.edges.append((source, c, c, target))
+        self.edges.append((source, str(first), c, target))
+
+    def digits(self, cmp: tuple[int, ...], is_beyond: bool) -> tuple[tuple[int, int], ...]:
+        """First and last of the digits that lead to the same state. is_beyond: the bounds have no digit there."""
+        if self.moduli or not (is_beyond or 0 not in cmp):
+            return _EACH_DIGIT
+        return _ZERO_OR_NOT if 0 in cmp or self.numbers.integer is not None else _ANY_DIGIT
 
     def remainders(self, rest: tuple[int, ...], digit: int) -> tuple[int, ...]:
         return tuple(self.remainder(i, (10 * r + digit) % self.moduli[i]) for i, r in enumerate(rest))
@@ -331,12 +340,13 @@ class _Builder:
         most = self.limits.whole
         if zero or (most is not None and n >= most):
             return
-        for digit in range(10):
+        for digit, last in self.digits(cmp, n >= side.n_whole):
             if n > side.n_whole and most is None:
                 following = cmp, n
             else:
                 following = step(cmp, side.whole, n, digit) if n < side.n_whole else cmp, n + 1
-            self.edge(here, digit, ("whole", negative, following[1], following[0], self.remainders(rest, digit), False))
+            state = ("whole", negative, following[1], following[0], self.remainders(rest, digit), False)
+            self.edge(here, digit, last, state)
 
     def leave_part(
         self,
@@ -356,7 +366,7 @@ class _Builder:
             return
         here = self.node(("part", negative, n, cmp, rest, nonzero, excess, left))
         top = max(side.n_part, self.places, 1)
-        for digit in range(10):
+        for digit, last in self.digits(cmp, n >= side.n_part):
             if digit and self.numbers.integer:
                 break
             following = step(cmp, side.part, n, digit) if n < side.n_part else beyond(cmp, digit)
@@ -364,7 +374,7 @@ class _Builder:
             far = excess or bool(digit and n >= self.places and self.moduli)
             some = nonzero or bool(digit and self.numbers.integer is not None)
             state = ("part", negative, min(n + 1, top), following, rests, some, far, max(left - 1, -1))
-            self.edge(here, digit, state)
+            self.edge(here, digit, last, state)
             fits = side.fits(settled(following, side.part, n + 1)) and self.divides(rests, min(n + 1, self.places), far)
             if fits and (self.numbers.integer is not False or some):
                 self.finals.add(self.known[state])
@@ -388,10 +398,10 @@ class _Builder:
         bounded = self.numbers.integer is not None or bool(self.moduli) or self.numbers.narrow
         top = max(side.n_mantissa, 2)
         if not bounded or n <= DIGITS:
-            for digit in range(10):
+            for digit, last in self.digits(cmp, n >= side.n_mantissa):
                 following = step(cmp, side.mantissa, n, digit) if n < side.n_mantissa else beyond(cmp, digit)
                 count = n + 1 if bounded else min(n + 1, top)
-                self.edge(point, digit, ("mantissa", negative, count, following))
+                self.edge(point, digit, last, ("mantissa", negative, count, following))
         tied = tuple(
             0 if c == 0 and n >= len(m.rstrip("0")) else c or -1 for c, m in zip(cmp, side.mantissa, strict=True)
         )

@@ -1,5 +1,6 @@
 """Object automaton: objects with mixed properties of several schemas, limits on their number, or required others."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import ge
 
@@ -72,7 +73,7 @@ def is_graph(plan: Plan) -> bool:
 State = tuple[tuple[int, ...], int, bool, tuple[int, ...]]
 
 
-def graph_expr(texts: JsonText, plan: Plan, literals: list[Literal]) -> int:
+def graph_expr(texts: JsonText, plan: Plan, literals: Sequence[Literal]) -> int:
     """The expression of an object's properties. Each state has two nodes: before a property, and behind it, before a
     comma or the end."""
     rules = texts.rules

@@ -8,7 +8,7 @@ valid by itself.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from operator import itemgetter
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget
@@ -20,11 +20,12 @@ from oxillama.grammar.json_schema.object_automaton import Pair, Plan, Wanted, Wa
 from oxillama.grammar.json_schema.strings import Strings, pattern_parts, string_expr
 from oxillama.grammar.regular import pattern_units
 
-__all__ = ["object_expr"]
+__all__ = ["Objects"]
 
 Value = Callable[[Sequence[Literal]], int]
 Names = Callable[[Sequence[Literal]], list[Strings]]
 Parts = tuple[Part, ...]
+_NUMBER = itemgetter(0)
 FEW_CELLS = 4  # choices of patterns up to which impossible ones are not looked for
 MAX_CELLS = 32
 MAX_CELL_WORK = 50_000
@@ -33,112 +34,142 @@ MAX_WANTED = 3
 MANY = 400  # optional properties in a row from which on their order is left open
 
 
-@dataclass(slots=True)
-class _ObjectSchema:
-    """A schema about objects. number: its index among them."""
+class _Speaker:
+    """A schema about objects.
 
-    number: int
-    literal: Literal
-    properties: dict[str, Literal]
-    patterns: list[tuple[str, Parts, Literal]]
-    additional: Literal | None
+    names: whether it was written with a list of properties. opens: whether it has a demand on other properties. free:
+    whether it has demands on properties that it doesn't name. required: the names that it asks for.
+    """
 
-    @property
-    def names(self) -> bool:
-        """Whether the schema was written with a list of properties."""
-        return "properties" in self.literal.schema and "\0types" not in self.literal.schema
+    __slots__ = ("additional", "free", "literal", "names", "opens", "patterns", "properties", "required")
 
-    @property
-    def opens(self) -> bool:
-        """Whether the schema has a demand on other properties."""
-        schema = self.literal.schema
-        if "\0types" in schema:
-            return False
-        return "additionalProperties" in schema or schema.get("unevaluatedProperties", False) is not False
-
-    @property
-    def free(self) -> bool:
-        """Whether it has demands on properties that it doesn't name."""
-        return bool(self.patterns) or self.additional is not None
+    def __init__(self, literal: Literal, budget: Budget) -> None:
+        schema = literal.schema
+        self.literal = literal
+        self.properties: dict[str, Literal] = {}
+        self.patterns: list[tuple[str, Parts, Literal]] = []
+        self.additional: Literal | None = None
+        if "properties" in schema:
+            self.properties = {n: literal.sub(s, "properties", n) for n, s in mapped(literal, "properties").items()}
+        for pattern, sub in mapped(literal, "patternProperties").items() if "patternProperties" in schema else ():
+            budget.spend(pattern_units(pattern), f"a pattern of {len(pattern)} characters")
+            try:
+                parts = pattern_parts(pattern)
+            except GrammarError as error:
+                raise refusal(literal.path, "patternProperties", str(error)) from None
+            self.patterns.append((pattern, parts, literal.sub(sub, "patternProperties", pattern)))
+        if schema.get("additionalProperties", True) is not True:
+            self.additional = literal.sub(schema["additionalProperties"], "additionalProperties")
+        self.required = names(literal, "required") if "required" in schema else []
+        is_written = "\0types" not in schema
+        self.names = is_written and "properties" in schema
+        self.opens = is_written and (
+            "additionalProperties" in schema or schema.get("unevaluatedProperties", False) is not False
+        )
+        self.free = bool(self.patterns) or self.additional is not None
 
     def demands(self, name: str, budget: Budget) -> list[Literal]:
         """Its demands on the value of a property."""
         found = [self.properties[name]] if name in self.properties else []
+        if not self.free:
+            return found
         found += [lit for _, parts, lit in self.patterns if all(matches(part, name, budget) for part in parts)]
         return found or ([] if self.additional is None else [self.additional])
 
 
-def object_expr(texts: JsonText, literals: list[Literal], any_order: bool, value: Value, key_sets: Names) -> int:
-    """The expression of objects that meet all schemas. value: returns the expression of a demand on a property's value;
-    key_sets: the sets of strings that meet a demand. Raises GrammarError for demands that can't be expressed."""
-    rules = texts.rules
-    plan = _plan(texts, literals, value, key_sets)
-    if plan is None:
-        return rules.alt(())
-    if any(not any(bits >> w & 1 for bits, _ in _ways(plan)) for w in range(len(plan.wanted))):
-        return rules.alt(())
-    _simplify(plan, literals)
-    if any_order and not texts.narrow and len(plan.pairs) <= MAX_PERMUTED and plan.other is None:
-        plan.groups = [[pair] for pair in plan.pairs]
-    if is_graph(plan):
-        body = graph_expr(texts, plan, literals)
-    else:
-        body = _unordered(texts, plan, literals) if len(plan.pairs) > MANY else _ordered(texts, plan)
-    return rules.seq((texts.open_object, body, texts.close_object))
+class Objects:
+    """Expressions of objects for one set of rules.
+
+    The branches of a schema combine the same literals again and again: what was made of a literal, of a property under
+    the same demands, and of the same literals together is kept, by the identity of literals, which are kept, too.
+    """
+
+    def __init__(self, texts: JsonText) -> None:
+        self.texts = texts
+        self._speakers: dict[int, _Speaker] = {}
+        self._pairs: dict[tuple[object, ...], int] = {}
+        self._exprs: dict[tuple[int, ...], int] = {}
+
+    def expr(self, literals: Sequence[Literal], any_order: bool, value: Value, key_sets: Names) -> int:
+        """The expression of objects that meet all schemas. value: returns the expression of a demand on a property's
+        value; key_sets: the sets of strings that meet a demand. Both are the same functions each time. Raises
+        GrammarError for demands that can't be expressed."""
+        key = (any_order, *map(id, literals))
+        found = self._exprs.get(key)
+        if found is None:
+            speakers = list(map(self.speaker, literals))
+            found = self._exprs[key] = self._expr(literals, speakers, any_order, value, key_sets)
+        return found
+
+    def speaker(self, literal: Literal) -> _Speaker:
+        found = self._speakers.get(id(literal))
+        if found is None:
+            found = self._speakers[id(literal)] = _Speaker(literal, self.texts.budget)
+        return found
+
+    def named(self, name: str, demands: list[Literal], value: Value) -> int:
+        """The expression of a property with its name."""
+        key = (name, *map(id, demands))
+        found = self._pairs.get(key)
+        if found is None:
+            texts = self.texts
+            found = texts.rules.seq((texts.rules.seq((texts.written(name), texts.colon)), value(demands)))
+            self._pairs[key] = found
+        return found
+
+    def _expr(
+        self, literals: Sequence[Literal], speakers: Sequence[_Speaker], any_order: bool, value: Value, key_sets: Names
+    ) -> int:
+        texts, rules = self.texts, self.texts.rules
+        plan = _plan(self, literals, speakers, value, key_sets)
+        if plan is None:
+            return rules.alt(())
+        if any(not any(bits >> w & 1 for bits, _ in _ways(plan)) for w in range(len(plan.wanted))):
+            return rules.alt(())
+        _simplify(plan, literals)
+        if any_order and not texts.narrow and len(plan.pairs) <= MAX_PERMUTED and plan.other is None:
+            plan.groups = [[pair] for pair in plan.pairs]
+        if is_graph(plan):
+            body = graph_expr(texts, plan, literals)
+        else:
+            body = _unordered(texts, plan, literals) if len(plan.pairs) > MANY else _ordered(texts, plan)
+        return rules.seq((texts.open_object, body, texts.close_object))
 
 
 # ---- demands
 
 
-def _speaker(texts: JsonText, number: int, literal: Literal) -> _ObjectSchema:
-    schema = literal.schema
-    properties, patterns, additional = {}, [], None
-    if "properties" in schema:
-        properties = {n: literal.sub(s, "properties", n) for n, s in mapped(literal, "properties").items()}
-    for pattern, sub in mapped(literal, "patternProperties").items() if "patternProperties" in schema else ():
-        texts.budget.spend(pattern_units(pattern), f"a pattern of {len(pattern)} characters")
-        try:
-            parts = pattern_parts(pattern)
-        except GrammarError as error:
-            raise refusal(literal.path, "patternProperties", str(error)) from None
-        patterns.append((pattern, parts, literal.sub(sub, "patternProperties", pattern)))
-    if schema.get("additionalProperties", True) is not True:
-        additional = literal.sub(schema["additionalProperties"], "additionalProperties")
-    return _ObjectSchema(number, literal, properties, patterns, additional)
-
-
-def _demands(texts: JsonText, speakers: list[_ObjectSchema]) -> Callable[[str], list[Literal]]:
+def _demands(texts: JsonText, speakers: Sequence[_Speaker]) -> Callable[[str], list[Literal]]:
     """A function that returns the demands of all schemas on the value of a property; it visits only those that have
     some."""
-    free = [speaker for speaker in speakers if speaker.free]
-    naming: dict[str, list[_ObjectSchema]] = {}
-    for speaker in () if len(free) == len(speakers) else speakers:
-        for name in () if speaker.free else speaker.properties:
-            naming.setdefault(name, []).append(speaker)
-    patterns = [part for speaker in free for _, parts, _ in speaker.patterns for part in parts]
-    texts.budget.spend(2 * sum(n_states(part.node) for part in patterns), "the patterns of `patternProperties`")
+    free = [pair for pair in enumerate(speakers) if pair[1].free]
+    naming: dict[str, list[tuple[int, _Speaker]]] = {}
+    for pair in () if len(free) == len(speakers) else enumerate(speakers):
+        for name in () if pair[1].free else pair[1].properties:
+            naming.setdefault(name, []).append(pair)
+    patterns = [part for _, speaker in free for _, parts, _ in speaker.patterns for part in parts]
+    texts.budget.spend(2 * sum([n_states(part.node) for part in patterns]), "the patterns of `patternProperties`")
 
     def of(name: str) -> list[Literal]:
-        found = sorted([*free, *naming.get(name, ())], key=lambda speaker: speaker.number)
+        found = naming.get(name, [])
+        if free:
+            found = sorted([*free, *found], key=_NUMBER)
         texts.budget.spend(4 + 2 * len(found) + 2 * len(patterns), "the schema of an object")
-        return [demand for speaker in found for demand in speaker.demands(name, texts.budget)]
+        return [demand for _, speaker in found for demand in speaker.demands(name, texts.budget)]
 
     return of
 
 
-def _plan(texts: JsonText, literals: list[Literal], value: Value, key_sets: Names) -> Plan | None:
-    speakers = [_speaker(texts, i, literal) for i, literal in enumerate(literals)]
+def _plan(
+    objects: Objects, literals: Sequence[Literal], speakers: Sequence[_Speaker], value: Value, key_sets: Names
+) -> Plan | None:
+    texts = objects.texts
     demands_on = _demands(texts, speakers)
     plan = Plan(wanted=_wanted(literals, key_sets))
     required: dict[str, None] = {}
-    for literal in literals:
-        if "required" in literal.schema:
-            required.update(dict.fromkeys(names(literal, "required")))
-        if "minProperties" in literal.schema:
-            plan.least = max(plan.least, counted(literal, "minProperties"))
-        if "maxProperties" in literal.schema:
-            count = counted(literal, "maxProperties")
-            plan.most = count if plan.most is None else min(plan.most, count)
+    for speaker in speakers:
+        required.update(dict.fromkeys(speaker.required))
+    _count(plan, literals)
     of_names = [
         lit.sub(lit.schema["propertyNames"], "propertyNames") for lit in literals if "propertyNames" in lit.schema
     ]
@@ -154,10 +185,8 @@ def _plan(texts: JsonText, literals: list[Literal], value: Value, key_sets: Name
                 continue
             named.add(name)
             demands = demands_on(name)
-            if (not of_names or any(s.has(name, texts.budget) for s in sets)) and all(
-                demand.schema is not False for demand in demands
-            ):
-                group.append(Pair(_named(texts, plan.wanted, name, demands, value), name in required))
+            if (not of_names or any(s.has(name, texts.budget) for s in sets)) and _can_be_met(demands):
+                group.append(Pair(_named(objects, plan.wanted, name, demands, value), name in required))
             elif name in required:
                 return None
         if group:
@@ -165,10 +194,10 @@ def _plan(texts: JsonText, literals: list[Literal], value: Value, key_sets: Name
     closed = _is_closed(texts, speakers, plan)
     for chosen in range(1 << len(plan.wanted)):
         choice = _narrowed(plan.wanted, chosen, sets)
-        other = _others(texts, speakers, frozenset(named), *choice, value, closed)
+        other = _others(objects, speakers, named, *choice, value, closed)
         if closed and other is None and plan.least > sum(pair.required for pair in plan.pairs):
             if len(plan.pairs) < plan.least or not texts.counts_on_names:
-                other = _others(texts, speakers, frozenset(named), *choice, value, False)
+                other = _others(objects, speakers, named, *choice, value, False)
             else:
                 texts.counted_on_names = True
         if other is not None:
@@ -176,13 +205,27 @@ def _plan(texts: JsonText, literals: list[Literal], value: Value, key_sets: Name
     return plan
 
 
-def _is_closed(texts: JsonText, speakers: list[_ObjectSchema], plan: Plan) -> bool:
+def _can_be_met(demands: list[Literal]) -> bool:
+    return all(demand.schema is not False for demand in demands)
+
+
+def _count(plan: Plan, literals: Sequence[Literal]) -> None:
+    """The limits on the number of properties."""
+    for literal in literals:
+        if "minProperties" in literal.schema:
+            plan.least = max(plan.least, counted(literal, "minProperties"))
+        if "maxProperties" in literal.schema:
+            count = counted(literal, "maxProperties")
+            plan.most = count if plan.most is None else min(plan.most, count)
+
+
+def _is_closed(texts: JsonText, speakers: Sequence[_Speaker], plan: Plan) -> bool:
     """Whether an object in mode "generate" has only the properties that any schema names, and those that are required
     or match a pattern: some schema names properties, and none has a demand on others."""
     return texts.narrow and not plan.wanted and any(s.names for s in speakers) and not any(s.opens for s in speakers)
 
 
-def _wanted(literals: list[Literal], key_sets: Names) -> list[Wanted]:
+def _wanted(literals: Sequence[Literal], key_sets: Names) -> list[Wanted]:
     """The required properties without a given name."""
     found = []
     for literal in literals:
@@ -194,11 +237,12 @@ def _wanted(literals: list[Literal], key_sets: Names) -> list[Wanted]:
     return found
 
 
-def _named(texts: JsonText, wanted: list[Wanted], name: str, demands: list[Literal], value: Value) -> list[Way]:
+def _named(objects: Objects, wanted: list[Wanted], name: str, demands: list[Literal], value: Value) -> list[Way]:
     """A property with its name: once for each choice of the wanted properties that it is."""
-    key = texts.rules.seq((texts.written(name), texts.colon))
     if not wanted:
-        return [(0, texts.rules.seq((key, value(demands))))]
+        return [(0, objects.named(name, demands, value))]
+    texts = objects.texts
+    key = texts.rules.seq((texts.written(name), texts.colon))
     may = [i for i, w in enumerate(wanted) if name in w]
     must = sum(1 << i for i in may if wanted[i].value is None)
     ways = []
@@ -224,9 +268,9 @@ def _ways(plan: Plan) -> list[Way]:
 
 
 def _others(
-    texts: JsonText,
-    speakers: list[_ObjectSchema],
-    named: frozenset[str],
+    objects: Objects,
+    speakers: Sequence[_Speaker],
+    named: set[str],
     sets: list[Strings],
     values: list[Literal],
     value: Value,
@@ -237,13 +281,13 @@ def _others(
     patterns = {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}
     if closed and not patterns:
         return None
-    rules = texts.rules
+    texts, rules = objects.texts, objects.texts.rules
     cells = _cells(texts, patterns, speakers[0].literal)
     pairs = []
     for met, choices in cells.items():
         texts.budget.spend(2 * len(speakers), "the schema of an object")
         demands = [*values, *(demand for speaker in speakers for demand in _of_choice(speaker, met))]
-        if any(demand.schema is False for demand in demands) or (closed and not met):
+        if not _can_be_met(demands) or (closed and not met):
             continue
         keys = []
         for s in (s.having(*parts) for s in sets for parts in choices):
@@ -280,12 +324,12 @@ def _cells(texts: JsonText, patterns: dict[str, Parts], literal: Literal) -> dic
     return found
 
 
-def _of_choice(speaker: _ObjectSchema, met: frozenset[str]) -> list[Literal]:
+def _of_choice(speaker: _Speaker, met: frozenset[str]) -> list[Literal]:
     found = [literal for pattern, _, literal in speaker.patterns if pattern in met]
     return found or ([] if speaker.additional is None else [speaker.additional])
 
 
-def _simplify(plan: Plan, literals: list[Literal]) -> None:
+def _simplify(plan: Plan, literals: Sequence[Literal]) -> None:
     """Drops limits without effect, and refuses those for which keys would have to be compared."""
     n_required = sum(pair.required for pair in plan.pairs)
     if plan.other is None and plan.most is not None and plan.most >= len(plan.pairs):
@@ -300,7 +344,7 @@ def _simplify(plan: Plan, literals: list[Literal]) -> None:
 # ---- in order
 
 
-def _unordered(texts: JsonText, plan: Plan, literals: list[Literal]) -> int:
+def _unordered(texts: JsonText, plan: Plan, literals: Sequence[Literal]) -> int:
     """Properties in any order, if there are many and none is required: repeats do no harm then either."""
     rules = texts.rules
     run = longest = 0

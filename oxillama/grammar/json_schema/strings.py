@@ -111,9 +111,10 @@ def _string_expr(texts: JsonText, s: Strings) -> int:
     if len(s.parts) == 1 and not s.excluded and not s.parts[0].negated and is_plain(s.parts[0].node):
         node = _fitted(s.parts[0].node, s.least, s.most)
         if node is not None:
-            return rules.seq((texts.quote, lower(rules, node, texts.chars), texts.quote))
+            return rules.seq((texts.quote, lower(rules, node, texts.chars, texts.called_chars), texts.quote))
     parts = [*s.parts, *([Part(_texts_node(s.excluded), True)] if s.excluded else ())]
-    return rules.seq((texts.quote, lower_parts(rules, parts, texts.chars, s.least, s.most), texts.quote))
+    body = lower_parts(rules, parts, texts.chars, s.least, s.most, texts.called_chars)
+    return rules.seq((texts.quote, body, texts.quote))
 
 
 def _texts_node(texts: frozenset[str]) -> Node:

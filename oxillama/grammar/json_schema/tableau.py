@@ -7,16 +7,18 @@ out. A branch that is left says which types there may be, and for each which sch
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget
-from oxillama.grammar.json_schema.branch import Branch, Fork, Ways
+from oxillama.grammar.json_schema.branch import Branch, Fork, Key, Spoken, Way, Ways
 from oxillama.grammar.json_schema.disjoint import Disjoint
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.keywords import HANDLERS, OF_ARRAYS, OF_OBJECTS
 from oxillama.grammar.json_schema.literals import OBJECT, Literal, refusal
 from oxillama.grammar.json_schema.negation import alternatives
+from oxillama.grammar.json_schema.product import Examined, first_too_many
 from oxillama.grammar.json_schema.unevaluated import KEYWORDS, Links, resolve
 
 __all__ = [
@@ -25,18 +27,27 @@ __all__ = [
 
 MAX_BRANCHES = 2048
 MAX_WORK = 20_000
+MAX_PROBES = 6  # branches of a demand whose forks may be found to be independent
+PRODUCT_UNITS = 100  # of the budget, that a literal of the search takes, about
 LITERAL_UNITS = 10  # units of the budget for a literal
 FORKING = ("anyOf", "oneOf", "if", "not", "dependencies", "dependentSchemas", "dependentRequired")
-MET = Fork([[]])
+MET = Fork([Way([])])
+_N_WAYS = attrgetter("n")
 COMBINATIONS = "the schema, with all combinations of its alternatives,"
 
 
 class _Reading:
-    """What the keywords of a schema lead to. size: how many parts their values have."""
+    """What the keywords of a schema lead to. size: how many parts their values have; special: keywords among them name
+    a resource, replace others, or need links."""
 
-    __slots__ = ("handlers", "of_arrays", "of_objects", "size")
+    __slots__ = ("handlers", "of_arrays", "of_objects", "size", "special")
 
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(self, schema: dict[str, Any], documents: Documents) -> None:
+        self.special = (
+            documents.id_key in schema
+            or (documents.early and "$ref" in schema)
+            or any(keyword in schema for keyword in KEYWORDS)
+        )
         self.handlers = [(keyword, HANDLERS[keyword]) for keyword in schema if keyword in HANDLERS]
         self.size = sum(len(value) for value in schema.values() if isinstance(value, list | dict))
         self.of_arrays = not OF_ARRAYS.isdisjoint(schema)
@@ -53,7 +64,9 @@ class Tableau:
         self.disjoint = Disjoint(documents, budget)
         self.work = 0
         self.readings: dict[int, _Reading] = {}  # by the identity of schemas, which the documents keep
+        self.spoken: dict[Key, Spoken] = {}
         self.forks: dict[tuple[object, ...], Fork] = {}
+        self.examined: list[Examined] | None = None  # what `possible` answers, while it is asked for
         self.links: Links | None = None  # kept once a schema has an unevaluated keyword
 
     def branches(self, literals: Iterable[Literal]) -> list[Branch]:
@@ -61,6 +74,7 @@ class Tableau:
         done: list[Branch] = []
         self.work = 0
         self.links = None
+        n_probes = MAX_PROBES
         todo = [(Branch(), list(literals))]
         while todo:
             branch, demands = todo.pop()
@@ -73,14 +87,39 @@ class Tableau:
                     resolve(self.documents, branch, self.links)
                 done.append(branch)
                 continue
-            fork = min(branch.forks, key=len)
-            branch.forks.remove(fork)
-            self.budget.spend(len(fork) * (4 + (len(branch.seen) + len(branch.objects)) // 16), COMBINATIONS)
-            if len(done) + len(todo) + len(fork) > MAX_BRANCHES:
-                raise self.too_many(fork.ways[0][0])
-            todo += [(branch.copy(), list(way)) for way in fork.ways[:0:-1]]
-            todo.append((branch, list(fork.ways[0])))
+            if n_probes and self.links is None:
+                n_probes -= 1
+                self.find_too_many(branch, len(done) + len(todo))
+            fork = min(branch.forks, key=_N_WAYS)
+            at = branch.forks.index(fork)
+            branch.forks = branch.forks[:at] + branch.forks[at + 1 :]
+            self.budget.spend(fork.n * (4 + (len(branch.seen) + len(branch.objects)) // 16), COMBINATIONS)
+            if len(done) + len(todo) + fork.n > MAX_BRANCHES:
+                raise self.too_many(fork.ways[0].literals[0])
+            todo += [(branch.copy(), way.literals[:]) for way in fork.ways[:0:-1]]
+            todo.append((branch, fork.ways[0].literals[:]))
         return done
+
+    def find_too_many(self, branch: Branch, n_known: int) -> None:
+        """Raises GrammarError, as the search for all branches would, if the forks are independent and too many."""
+        budget, work, found = self.budget, self.work, None
+        self.budget = self.disjoint.budget = Budget()  # the search itself hasn't done this work
+        with suppress(GrammarError):  # the search meets it in its turn
+            found = first_too_many(branch, n_known, MAX_BRANCHES, self.probe)
+        self.budget = self.disjoint.budget = budget
+        is_linked, self.links = self.links is not None, None
+        self.work, self.examined = work, None
+        # What the search would do until then must not meet another limit before.
+        if found is not None and not is_linked:
+            fork, n_literals = found
+            if work + n_literals <= MAX_WORK and PRODUCT_UNITS * n_literals <= budget.limit - budget.spent:
+                raise self.too_many(fork.ways[0].literals[0])
+
+    def probe(self, branch: Branch, literals: list[Literal]) -> list[Examined]:
+        """Adds literals to a branch, and returns the forks that were held against it."""
+        self.examined = []
+        self.settle(branch, literals)
+        return self.examined
 
     def combinations(self, literals: Iterable[Literal]) -> int:
         """A guess at the number of branches of a demand, as the number of bits of it; 0 for what can't be known yet."""
@@ -125,34 +164,61 @@ class Tableau:
         Of the forks that were checked before, only those are looked at that new literals may concern."""
         touched, fresh = branch.touched(), branch.fresh
         self.budget.spend(len(branch.forks), COMBINATIONS)
-        left = []
-        for fork in branch.forks:
+        left, single, is_dead = [], [], False
+        unchanged = len(branch.forks)
+        for i, fork in enumerate(branch.forks + branch.added):
             names = fork.names
-            if touched is None or names is None or not (names.isdisjoint(touched) and fork.keys.isdisjoint(fresh)):
-                left.append(self.possible(branch, fork))
-            else:
+            if (
+                i >= unchanged
+                or touched is None
+                or names is None
+                or not (names.isdisjoint(touched) and fork.keys.isdisjoint(fresh))
+            ):
+                fork = self.possible(branch, fork)
+            if fork.n > 1:
                 left.append(fork)
-        left += [self.possible(branch, fork) for fork in branch.added]
+            elif fork.n:
+                single.append(fork)
+            else:
+                is_dead = True
         branch.added, branch.fresh, branch.checked = [], [], (branch.types, len(branch.objects))
-        branch.forks = [fork for fork in left if len(fork) > 1]
-        if not all(left):
+        branch.forks = left
+        if is_dead:
             branch.types = 0
             return
-        demands += [literal for fork in left if len(fork) == 1 for literal in fork.ways[0]]
+        for fork in single:
+            demands += fork.ways[0].literals
 
     def possible(self, branch: Branch, fork: Fork) -> Fork:
         """The ways of a fork that the types allow; one without literals if any of them holds already."""
-        self.budget.spend(2 * len(fork), COMBINATIONS)
-        if self.links is None and any(all(literal.key in branch.seen for literal in way) for way in fork.ways):
-            return MET
-        ways = [way for way in fork.ways if all(self.disjoint.types(literal) & branch.types for literal in way)]
+        self.budget.spend(2 * fork.n, COMBINATIONS)
+        types, seen = branch.types, branch.seen
+        if self.links is None:
+            for way in fork.ways:
+                if way.keys <= seen:
+                    return MET
+        ways = fork.fitting.get(types)
+        if ways is None:
+            ways = [way for way in fork.ways if all(self.disjoint.types(one) & types for one in way.literals)]
+            fork.fitting[types] = ways
         if len(ways) > 1 and branch.objects:
             held = branch.held
             self.budget.spend(held.size // 4 + len(ways), COMBINATIONS)
-            if self.links is None and branch.types == OBJECT and any(all(map(held.implies, way)) for way in ways):
-                return MET
-            ways = [way for way in ways if not any(map(held.excludes, way))]
-        return fork if len(ways) == len(fork) else Fork(ways, fork)
+            if fork.speaks:
+                if self.links is None and types == OBJECT:
+                    for way in ways:
+                        if way.absent is not None and held.lacks(way.absent):
+                            return MET
+                ways = [way for way in ways if not (way.claims and any(map(held.excludes, way.claims)))]
+        if self.examined is not None:
+            self.examined.append((fork, ways, branch.spoken))
+        return fork if len(ways) == fork.n else Fork(ways, fork)
+
+    def spoken_by(self, literal: Literal) -> Spoken:
+        found = self.spoken.get(literal.key)
+        if found is None:
+            found = self.spoken[literal.key] = Spoken(literal)
+        return found
 
     def fork(self, literal: Literal, tag: object, ways: Ways | Callable[[], Ways]) -> Fork:
         """A fork of a literal, made once in this document. tag: which of its forks; ways: or a function that makes them
@@ -160,48 +226,55 @@ class Tableau:
         key = (literal.key, tag, self.links is None)
         found = self.forks.get(key)
         if found is None:
-            found = self.forks[key] = Fork(ways() if callable(ways) else ways)
+            found = self.forks[key] = Fork([Way(way) for way in (ways() if callable(ways) else ways)])
         return found
 
     def add(self, branch: Branch, literal: Literal, demands: list[Literal]) -> None:
         """Adds a literal to a branch; its own demands are appended to `demands`, or to the forks."""
         schema = literal.schema
-        if isinstance(schema, bool):
-            if schema != literal.positive:
-                branch.types = 0
-            return
-        if not isinstance(schema, dict):
-            raise refusal(literal.path, "schema", f"it is an object or a boolean, not {type(schema).__name__}")
-        if self.documents.id_key in schema:
-            literal = literal._replace(base=self.documents.base_of(schema, literal.base))
-        if not literal.positive:
-            if isinstance(schema.get("oneOf"), list):
-                self.budget.spend(len(schema["oneOf"]) ** 2, COMBINATIONS)
-            branch.added.append(self.fork(literal, "not", lambda: alternatives(self.documents, literal)))
-            return
-        if "$ref" in schema and self.documents.early:
-            demands.append(self.documents.resolve(literal, "$ref"))
-            return
-        if self.links is None and not self.documents.early and any(keyword in schema for keyword in KEYWORDS):
-            self.links = Links()
+        reading = self.readings.get(id(schema)) if literal.positive else None
+        if reading is None or reading.special:
+            if isinstance(schema, bool):
+                if schema != literal.positive:
+                    branch.types = 0
+                return
+            if not isinstance(schema, dict):
+                raise refusal(literal.path, "schema", f"it is an object or a boolean, not {type(schema).__name__}")
+            if self.documents.id_key in schema:
+                literal = literal._replace(base=self.documents.base_of(schema, literal.base))
+            if not literal.positive:
+                self.negate(branch, literal)
+                return
+            if "$ref" in schema and self.documents.early:
+                demands.append(self.documents.resolve(literal, "$ref"))
+                return
+            if self.links is None and not self.documents.early and any(keyword in schema for keyword in KEYWORDS):
+                self.links = Links()
+            reading = self.readings[id(schema)] = _Reading(schema, self.documents)
         n_demands, n_forks = len(demands), len(branch.added)
-        reading = self.readings.get(id(schema))
-        if reading is None:
-            reading = self.readings[id(schema)] = _Reading(schema)
         self.budget.spend(reading.size, COMBINATIONS)
         parts: list[list[Literal]] = []
+        part: list[Literal] = []
         for keyword, handler in reading.handlers:
-            part: list[Literal] = []
             handler(self, branch, keyword, literal, part)
             if part:
                 parts.append(part)
+                part = []
         demands += [demand for part in reversed(parts) for demand in part]  # the first keyword's are taken first
         if reading.of_arrays:
-            branch.arrays.append(literal)
+            branch.arrays += (literal,)
         if reading.of_objects:
-            branch.objects.append(literal)
+            branch.objects += (literal,)
+            branch.spoken += (self.spoken_by(literal),)
         if self.links is not None:
             for way in ([one] for one in demands[n_demands:]):
                 self.links.add(literal, way)
-            for way in (way for fork in branch.added[n_forks:] for way in fork.ways):
+            for way in (way.literals for fork in branch.added[n_forks:] for way in fork.ways):
                 self.links.add(literal, way)
+
+    def negate(self, branch: Branch, literal: Literal) -> None:
+        """Adds a schema that must not hold: the fork of the ways not to meet it."""
+        schema = literal.schema
+        if isinstance(schema.get("oneOf"), list):
+            self.budget.spend(len(schema["oneOf"]) ** 2, COMBINATIONS)
+        branch.added.append(self.fork(literal, "not", lambda: alternatives(self.documents, literal)))

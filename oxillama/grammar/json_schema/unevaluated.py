@@ -70,12 +70,12 @@ def resolve(documents: Documents, branch: Branch, links: Links) -> None:
             ]
             schema = _of_objects(top, speakers)
             if schema is not None:
-                branch.objects.append(_kept(documents, top, "unevaluatedProperties", schema))
+                branch.objects += (_kept(documents, top, "unevaluatedProperties", schema),)
         if "unevaluatedItems" in top.schema and branch.types & ARRAY:
             speakers = [literal for literal in branch.arrays if literal.key in held and "\0types" not in literal.schema]
             schema = _of_arrays(top, speakers)
             if schema is not None:
-                branch.arrays.append(_kept(documents, top, "unevaluatedItems", schema))
+                branch.arrays += (_kept(documents, top, "unevaluatedItems", schema),)
 
 
 def _kept(documents: Documents, top: Literal, keyword: str, schema: dict[str, Any]) -> Literal:

@@ -1,0 +1,85 @@
+"""Too many combinations are refused by their number, at the place where the search itself would refuse them."""
+
+from random import Random
+
+import pytest
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.automaton import Budget
+from oxillama.grammar.json_schema import tableau
+from oxillama.grammar.json_schema.documents import Documents
+from oxillama.grammar.json_schema.literals import Literal
+
+NAMES = [f"n{i}" for i in range(16)]
+
+
+def conditional(rng, i):
+    """if a property has a value, then another one is required or bounded."""
+    value = {"const": rng.choice(["a", "b", i])}
+    condition = {"properties": {rng.choice(NAMES[:3]): value}, **rng.choice([{}, {"required": [NAMES[0]]}])}
+    then = rng.choice([{"required": [NAMES[i % 16]]}, {"properties": {NAMES[i % 16]: {"minLength": i}}}])
+    return {"if": condition, "then": then, **rng.choice([{}, {"else": {"properties": {NAMES[-1]: False}}}])}
+
+
+def union(rng, i):
+    kinds = rng.sample([{"type": "string"}, {"type": "integer"}, {"enum": [i]}, {"minimum": i}, {"maxLength": i}], 3)
+    ways = [{"properties": {NAMES[(i + k) % 16]: kind}} for k, kind in enumerate(kinds)]
+    return {"anyOf": ways}
+
+
+def required(rng, i):
+    return rng.choice([
+        {"anyOf": [{"required": [NAMES[i % 16]]}, {"required": [rng.choice(NAMES)]}]},
+        {"not": {"required": rng.sample(NAMES, 2)}},
+        {"dependentRequired": {rng.choice(NAMES): [rng.choice(NAMES)]}},
+        {"additionalProperties": False, "properties": dict.fromkeys(rng.sample(NAMES, 12), True)},
+    ])  # fmt: skip
+
+
+def drawn(seed):
+    """A schema with about twice as many combinations as are allowed, if none excludes another."""
+    rng = Random(seed)
+    kinds = rng.choice([[conditional], [union], [conditional, union], [conditional, union, union, required]])
+    parts, size = [], 1
+    while size < 4000:
+        kind = rng.choice(kinds)
+        parts.append(kind(rng, len(parts)))
+        size *= 3 if kind is union else 2
+    return {"type": "object", "allOf": parts}
+
+
+def outcome(schema):
+    """The number of branches of a schema, or the error."""
+    documents = Documents(schema, 2020)
+    try:
+        return len(tableau.Tableau(documents, Budget()).branches([Literal(schema, True, "", None)]))
+    except GrammarError as error:
+        return str(error)
+
+
+@pytest.mark.sweep(8)
+@pytest.mark.parametrize("seed", range(24))
+def test_products_say_what_the_search_says(seed, monkeypatch):
+    schema = drawn(seed)
+    quick = outcome(schema)
+    monkeypatch.setattr(tableau, "MAX_PROBES", 0)
+    assert quick == outcome(schema)
+
+
+def test_a_product_is_found_without_a_search(monkeypatch):
+    """Of 2^40 combinations, with the place of the condition at which a search would have 2048 branches."""
+    schema = {
+        "type": "object",
+        "allOf": [
+            {"if": {"properties": {f"if{i}": {"const": i}}}, "then": {"required": [f"then{i}"]}} for i in range(40)
+        ],
+    }
+    copies = []
+    copy = tableau.Branch.copy
+    monkeypatch.setattr(tableau.Branch, "copy", lambda self: copies.append(self) or copy(self))
+    quick = outcome(schema)
+    assert "more than 2048 combinations" in quick
+    assert len(copies) < 200
+    monkeypatch.setattr(tableau, "MAX_PROBES", 0)
+    assert quick == outcome(schema)
+    assert len(copies) > 2000
