@@ -70,8 +70,8 @@ MAKE = dict.fromkeys(MAMBA2_SHAPES, make_mamba2) | dict.fromkeys(KINDS, make_kin
 class Worker:
     """One engine in its process."""
 
-    def __init__(self, kind: str, python: str, path: str, work: Work) -> None:
-        command = [python, str(SIDES), kind, path, json.dumps(asdict(work))]
+    def __init__(self, kind: str, python: str, path: str, work: Work, sides: Path = SIDES) -> None:
+        command = [python, str(sides), kind, path, json.dumps(asdict(work))]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.rounds: list[dict[str, float]] = []
         self.load_seconds = self._line()["load_seconds"]
@@ -97,7 +97,8 @@ class Worker:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
-        medians = {name: statistics.median(r[name] for r in self.rounds) for name in self.rounds[0]}
+        names = self.rounds[0] if self.rounds else ()
+        medians = {name: statistics.median(r[name] for r in self.rounds) for name in names}
         return medians | {"load_seconds": self.load_seconds}
 
 

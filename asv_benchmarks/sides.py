@@ -60,7 +60,7 @@ class Side(Protocol):
 class Ours:
     """oxillama: its low-level session for one sequence, greedy `generate` for several."""
 
-    def __init__(self, path: str, work: Work) -> None:
+    def __init__(self, path: str, work: Work, packed: bool = False) -> None:
         import oxillama
 
         key = oxillama.gguf.open(path).metadata.arch + ".context_length"
@@ -73,6 +73,7 @@ class Ours:
             kv_budget=None,
             overrides={key: work.context},
             prefix_cache=False,  # or every round but the first would find its prompt there
+            packed=packed,
         )
         self.load_seconds = time.perf_counter() - start
         self.sequences = work.sequences
