@@ -176,8 +176,7 @@ class PrefixKvCache:
             self.add(kind, node, table[depth])
         elif node.ids[kind] != table[depth]:
             mine, table[depth] = table[depth], node.ids[kind]
-            self.pools[kind].share(table[depth : depth + 1])
-            self.pools[kind].free([mine])
+            self.pools[kind].exchange(mine, table[depth])
 
     def add(self, kind: int, node: PrefixNode, i: int) -> None:
         """Gives a node an id of a kind that it lacks; the sequence keeps using it."""
