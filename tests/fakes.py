@@ -186,7 +186,7 @@ class FakeRunner:
     def forward(self, spans, poll=None):
         rows = []
         for s, past in list(self.histories(spans, poll)):
-            first = {"all": s.start, "last": len(past) - 1, "none": len(past)}[s.want]
+            first = {"all": s.start, "last": len(past) - 1, "likeliest": len(past) - 1, "none": len(past)}[s.want]
             rows += [logits_of(past[: i + 1]) for i in range(first, len(past))]
         return np.array(rows, np.float32).reshape(len(rows), N_VOCAB)
 

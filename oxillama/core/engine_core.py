@@ -24,6 +24,7 @@ from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, 
 from oxillama.metrics import RejectedReason
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.prefix_cache import BLOCK, STATE, WINDOWED
+from oxillama.scheduling.scheduler import Plan as SequencePlan
 from oxillama.scheduling.scheduler import PrefillThrottle, Scheduler
 from oxillama.scheduling.sequence import n_common
 
@@ -112,6 +113,7 @@ class EngineCore:
         self.drafting = Drafting()
         self._began = 0.0  # start of the step, where requests have drafts
         self._plans: tuple[Plan, Plan] = [], []
+        self._scheduled: SequencePlan | None = None  # what the plans were made of
         self.open: dict[Request, None] = {}
 
     # ---- in a turn of the loop
@@ -175,9 +177,13 @@ class EngineCore:
 
     def _schedule(self) -> tuple[Plan, Plan]:
         """The plans of the step: for requests of logits, and for those of hidden states."""
+        scheduled = next_plan(self.runner, self.scheduler, self.throttle)
+        if scheduled == self._scheduled and not self.drafting.requests:  # a step like the last one
+            return self._plans
+        self._scheduled = scheduled
         logits: Plan = []
         hidden: Plan = []
-        for sequence, n in next_plan(self.runner, self.scheduler, self.throttle):
+        for sequence, n in scheduled:
             request: Request = sequence.handle
             clock = request.clock
             clock.n_beside = len(sequence.draft_tokens) + sequence.n_recompute
@@ -193,8 +199,8 @@ class EngineCore:
         if request.time_limit < math.inf:
             self.scheduler.set_deadline(request.sequence, at + request.time_limit)
 
-    def _forward(self, plan: Plan) -> list[NDArray[np.float32]] | None:
-        """Rows of the model for each request of the plan; None if the step was abandoned or failed."""
+    def _forward(self, plan: Plan) -> list[Any] | None:
+        """What each request of the plan wants of the model; None if the step was abandoned or failed."""
         try:
             return execute_plan(self.runner, plan, self._poll, hidden=plan[0][0].want == "hidden")
         except Exception as error:  # nothing has changed yet
@@ -212,19 +218,19 @@ class EngineCore:
                         return
         raise StepAbandoned
 
-    def _advance(self, plan: Plan, rows: list[NDArray[np.float32]]) -> None:
+    def _advance(self, plan: Plan, rows: list[Any]) -> None:
         advance = self.scheduler.advance
         for (request, n), own in zip(plan, rows, strict=True):
             if request.sequence.draft_tokens:
                 self._verify(cast(GenerationRequest, request), own)
                 continue
             advance(request.sequence, n)
-            if len(own):
+            if own is not None:
                 self._absorb(request, own)
         if self.scheduler.ended:
             self._tell_ended()
 
-    def _absorb(self, request: Request, rows: NDArray[np.float32]) -> None:
+    def _absorb(self, request: Request, rows: Any) -> None:
         reason: FinishReason | None = "cancelled"
         error: BaseException | None = None
         try:
@@ -257,7 +263,7 @@ class EngineCore:
         if reason is not None:
             self._end(request, reason, error)
 
-    def _fork(self, leader: Request, rows: NDArray[np.float32]) -> None:
+    def _fork(self, leader: Request, rows: Any) -> None:
         """A prompt is computed: those that waited for it take its last row, and go on from its blocks."""
         followers, leader.followers = leader.followers, []
         for request in followers:
@@ -305,6 +311,7 @@ class EngineCore:
 
     def _enqueue(self, requests: list[Request]) -> None:
         now = time.perf_counter()
+        self._scheduled = None  # a sequence may be queued again, with another request
         for request in requests:
             if request.outcome is not None:  # with the one that it follows
                 continue

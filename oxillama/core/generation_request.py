@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,7 +17,7 @@ from oxillama.core.draft_options import Speculation
 from oxillama.core.logprobs import LogprobRecorder
 from oxillama.core.options import StoppingCriterion, is_met
 from oxillama.core.request import Request, ResultQueue
-from oxillama.core.results import FinishReason, Usage, new_chunk, new_usage
+from oxillama.core.results import FinishReason, Usage, new_chunk, new_text, new_usage
 from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence
 
@@ -102,7 +103,7 @@ class GenerationRequest(Request):
 
     __slots__ = (
         "_criteria", "_echo", "_kept_ids", "_last_text", "_least", "_limit", "_n_shown", "_stopped", "_stops",
-        "_stream", "_texts", "end_ids", "n_vocab", "number", "options", "reading", "sampler", "scores",
+        "_stops_after", "_stream", "_texts", "end_ids", "n_vocab", "number", "options", "reading", "sampler", "scores",
         "speculation", "stop_reason", "want",
     )  # fmt: skip
 
@@ -148,9 +149,12 @@ class GenerationRequest(Request):
         self.number = number
         self.speculation = speculation
         wants_all = scores is not None and scores.wants_prompt(sequence) and not self.follows
-        self.want = "all" if wants_all else "last"
+        greedy = sampler.chain.greedy and not sampler.processors and sampler.memory.grammar is None
+        looks = scores or speculation or criteria or reading is not None or not max_tokens  # at the row, or at none
+        self.want = "all" if wants_all else "likeliest" if greedy and not looks else "last"
         self._limit = sequence.n_prompt + max_tokens
         self._least = sequence.n_prompt + min_tokens
+        self._stops_after = self._least if stops.stops else math.inf  # tokens, before which none is looked for
         self._kept_ids = kept_ids
         self._n_shown = sequence.n_prompt
         self._stopped = False
@@ -184,7 +188,7 @@ class GenerationRequest(Request):
         for token in drawn:
             tokens.append(token)
             text = self._stream.push(token)
-            if len(tokens) > self._least:
+            if len(tokens) > self._stops_after:
                 text, stopped = self._stops.push(text)
                 self._stopped = self._stopped or stopped
             if self.reading is not None:
@@ -202,7 +206,9 @@ class GenerationRequest(Request):
         """Whether a stop string was found."""
         return self._stopped
 
-    def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
+    def absorb(self, rows: NDArray[np.float32] | int) -> FinishReason | None:
+        if isinstance(rows, int):
+            return self.draw(rows)
         if self.scores is not None and self.want == "all":
             self.scores.add_prompt(self.sequence, rows)
             if not self.scores.wants_prompt(self.sequence):
@@ -213,13 +219,15 @@ class GenerationRequest(Request):
             return "length"
         return self.draw(rows[-1])
 
-    def draw(self, row: NDArray[np.float32]) -> FinishReason | None:
-        """The next token, from a row of logits; why the request is finished, or None."""
-        speculation, sampler = self.speculation, self.sampler
-        if self.reading is not None and (forced := self.reading.forced()) is not None:
+    def draw(self, row: Any) -> FinishReason | None:
+        """The next token, from a row of logits, or this token; why the request is finished, or None."""
+        speculation = self.speculation
+        if isinstance(row, int):
+            token = row
+        elif self.reading is not None and (forced := self.reading.forced()) is not None:
             token = forced if speculation is None else speculation.forced(forced)
         else:
-            token = sampler.sample(row) if speculation is None else speculation.choose(sampler, row)
+            token = self.sampler.sample(row) if speculation is None else speculation.choose(self.sampler, row)
         if not self.clock.first_at:
             self.clock.first_at = time.perf_counter()
         ends = token in self.end_ids
@@ -229,13 +237,13 @@ class GenerationRequest(Request):
                 if self.scores is not None:
                     self.scores.add_end(row, token)
                 return "stop"
-        sampler.memory.push(token)
+        self.sampler.memory.push(token)
         if self.scores is not None:
             self.scores.add(row, token)
         tokens = self.sequence.tokens
         tokens.append(token)
         text = self._stream.push(token)
-        if self._stops.stops and len(tokens) > self._least:
+        if len(tokens) > self._stops_after:
             text, self._stopped = self._stops.push(text)
             if self._stopped:
                 self._last_text = text
@@ -248,7 +256,7 @@ class GenerationRequest(Request):
         elif text and self.outbox.whole:
             self._texts.append(text)
         elif text:
-            self._put(text, [], None)
+            self._put_text(text)
         if ends or (self._criteria and len(tokens) >= self._least and self._meets_criteria(row)):
             return "stop"
         return "length" if len(tokens) == self._limit else None
@@ -261,7 +269,7 @@ class GenerationRequest(Request):
         text = self._last_text
         if not self._stopped:
             text = self._stream.flush()
-            if self._stops.stops and len(self.sequence.tokens) > self._least:
+            if len(self.sequence.tokens) > self._stops_after:
                 text, self._stopped = self._stops.push(text)
         if not self._stopped and self._stops.stops:
             held, self._stopped = self._stops.flush()
@@ -275,6 +283,14 @@ class GenerationRequest(Request):
         else:
             self._put_divided(text, reason)
         return reason
+
+    def _put_text(self, text: str) -> None:
+        """A chunk of text as it comes."""
+        if self._echo or self.scores is not None:
+            return self._put(text, [], None)
+        tokens = self.sequence.tokens
+        ids, self._n_shown = tokens[self._n_shown :], len(tokens)
+        self.outbox.put(self.index, new_text(text, ids, self.number))
 
     def _put_divided(self, text: str, reason: FinishReason | None) -> None:
         """Text as it comes, divided into reasoning, content and calls of tools."""

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-Want = Literal["last", "all", "hidden"]
+Want = Literal["last", "likeliest", "all", "hidden"]
 
 
 class SnapshotOptions(TypedDict, total=False):
@@ -155,7 +155,8 @@ class RequestClock:
 class Request:
     """One sequence with a purpose. `absorb` gets the rows that were asked for, in order, and says when it is enough.
 
-    want: rows of "last" or "all" logits, or "hidden" states of all tokens. keep_blocks: the sequence outlives it.
+    want: rows of "last" or "all" logits, "hidden" states of all tokens, or the "likeliest" token after the
+    last one. keep_blocks: the sequence outlives it.
     followers: requests for the same prompt, which wait until this one has computed it, and then go on by themselves
     from what it has; those that still wait end with it.
     n_filling: tokens of the prompt's place that stand behind those that an encoder reads.
@@ -232,8 +233,9 @@ class Request:
             return False
         return self.sequence.deadline == math.inf or time.perf_counter() < self.sequence.deadline
 
-    def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
-        """Takes rows, float32 [n, n_vocab or n_embd], that are valid only now. Returns why it is finished, or None."""
+    def absorb(self, rows: Any) -> FinishReason | None:
+        """Takes rows, float32 [n, n_vocab or n_embd], that are valid only now; or the likeliest token, where that is
+        wanted. Returns why it is finished, or None."""
         raise NotImplementedError
 
     def close(self, reason: FinishReason) -> FinishReason:

@@ -152,8 +152,10 @@ class Chunk:
         return {"index": self.index, "delta": delta, "finish_reason": reason}
 
 
-# Of the values of all fields: a stream has a chunk for each token, and each request the counts.
+# Of the values of all fields, and of a chunk that is nothing but more text: a stream has one for each token, and each
+# request the counts.
 new_chunk, new_usage = SlotsMaker(Chunk), SlotsMaker(Usage)
+new_text = SlotsMaker(Chunk, "text", "token_ids", "index")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import starmap
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,8 +220,9 @@ def next_plan(
 
 def execute_plan(
     runner: RunnerProtocol, plan: Sequence[tuple[Work, int]], poll: Poll | None, *, hidden: bool = False
-) -> list[NDArray[np.float32]] | None:
-    """Rows of the model for the next n tokens of each sequence, in the order of the plan: those that its owner wants.
+) -> list[Any] | None:
+    """What the owners of the sequences want of the model for their next n tokens, in the order of the plan: rows, the
+    likeliest token, or None where a prompt is not computed yet (`divide`).
 
     None if poll raised StepAbandoned. No state has changed in any case: that is for `Scheduler.advance`. hidden: rows
     are hidden states of all tokens. Raises what the forward pass raises.
@@ -240,9 +241,9 @@ def span_of(request: Work, n: int) -> Span:
     start, tokens = sequence.n_computed, sequence.tokens
     if start < sequence.n_encoded and want != "hidden":
         want = "none"
-    elif want != "last" or sequence.draft_tokens:
+    elif want == "hidden" or sequence.draft_tokens:
         want = "all"
-    elif start + n < len(tokens):
+    elif want != "all" and start + n < len(tokens):
         want = "none"
     if start or n < len(tokens):
         tokens = tokens[start : start + n]

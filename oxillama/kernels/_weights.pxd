@@ -64,7 +64,8 @@ cdef extern from *:
             good[j] = (ox_mask){-1, -1, -1, -1};
             lane[j] = (ox_four){best, best, best, best};
         }
-        for (; i + 16 <= n; i += 16)
+        for (; i + 16 <= n; i += 16) {
+            #pragma GCC unroll 4 /* -O2 leaves the lanes in memory */
             for (int j = 0; j < 4; j++) {
                 ox_four some;
                 ox_mask higher;
@@ -73,6 +74,7 @@ cdef extern from *:
                 higher = some > lane[j];
                 lane[j] = (ox_four)(((ox_mask)some & higher) | ((ox_mask)lane[j] & ~higher));
             }
+        }
         for (; i < n; i++) {
             all &= -(x[i] < __builtin_inff());
             best = x[i] > best ? x[i] : best;
@@ -83,6 +85,36 @@ cdef extern from *:
         }
         *high = best;
         return all != 0;
+    }
+
+    /* The first of n floats, one of which it is, that equals x: blocks without it are passed over. */
+    static inline Py_ssize_t ox_first(const float *from, Py_ssize_t n, float x)
+    {
+        Py_ssize_t i = 0;
+        for (; i + 16 <= n; i += 16) {
+            ox_mask found = {0, 0, 0, 0};
+            #pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) {
+                ox_four some;
+                memcpy(&some, from + i + 4 * j, sizeof some);
+                found |= some == x;
+            }
+            if (found[0] | found[1] | found[2] | found[3])
+                break;
+        }
+        while (from[i] != x)
+            i++;
+        return i;
+    }
+
+    /* The likeliest of n tokens by their logits, the lowest id among equals; -1 if a logit is NaN or plus infinity, or
+       none is above minus infinity. */
+    static inline Py_ssize_t ox_likeliest(const float *logit, Py_ssize_t n)
+    {
+        float high;
+        if (!ox_highest(logit, n, &high) || high == -__builtin_inff())
+            return -1;
+        return ox_first(logit, n, high);
     }
 
     static inline ox_four ox_higher(ox_four a, ox_four b)
@@ -170,7 +202,7 @@ cdef extern from *:
     }
     """
     bint copy_logits "ox_copy"(float *to, const float *source, Py_ssize_t n) noexcept nogil
-    bint highest "ox_highest"(const float *x, Py_ssize_t n, float *high) noexcept nogil
+    Py_ssize_t likeliest_of "ox_likeliest"(const float *logits, Py_ssize_t n) noexcept nogil
     float largest "ox_largest"(const float *x, Py_ssize_t n) noexcept nogil
     double weight "ox_weight"(double x) noexcept nogil
     double block_mass "ox_block_mass"(const float *x, Py_ssize_t n, double peak, double *moment) noexcept nogil

@@ -1,5 +1,8 @@
 """Batch of one forward pass: rows of (sequence, token, position), and the place of each sequence's state."""
 
+cimport cython
+
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t
 
 import numpy as np
@@ -7,6 +10,7 @@ import numpy as np
 from oxillama.errors import ConfigError
 
 from oxillama.kernels._memory cimport freed, resized
+from oxillama.kernels._weights cimport likeliest_of
 from oxillama.kernels.rows cimport Workspace
 
 cdef enum:
@@ -18,11 +22,14 @@ def _no_poll():
     pass
 
 
+@cython.freelist(64)
+@cython.no_gc
 cdef class Span:
     """One sequence's share of a pass: consecutive tokens, and which of their rows leave the model.
 
     ``start`` is the absolute position of ``tokens[0]``; ``block_table`` covers every position up to the last token, in
-    models with attention. ``want`` is "last", "all" or "none". ``slots``, in models with recurrent layers:
+    models with attention. ``want`` is "last", "likeliest" (of the last row, the token that `divide` gives), "all" or
+    "none". ``slots``, in models with recurrent layers:
     ``(read, write)``; ``read`` holds the state after ``start`` tokens (-1 at position 0), and the pass leaves the state
     after the last token in ``write``. ``windowed``, where slabs with a window have blocks of their own: their block
     table, which begins with -1 for each block that was given back, as no row sees it any more. ``loras``: changes of
@@ -34,8 +41,8 @@ cdef class Span:
 
     def __init__(self, tokens, int64_t start, block_table, str want="last", slots=None, windowed=(), loras=(),
                  int64_t n_source=0):
-        if want != "last" and want != "all" and want != "none":
-            raise ConfigError(f"want must be 'last', 'all' or 'none', not {want!r}")
+        if want != "likeliest" and want != "last" and want != "all" and want != "none":
+            raise ConfigError(f"want must be 'last', 'likeliest', 'all' or 'none', not {want!r}")
         self.tokens, self.start, self.block_table, self.want = tokens, start, block_table, want
         if n_source < 0:
             raise ConfigError(f"n_source={n_source} can't be negative")
@@ -96,7 +103,7 @@ cdef class Batch:
         cdef span *p = self.span
         cdef int i = 0
         cdef int64_t j, n, row = 0
-        cdef int32_t[::1] token = self.tokens
+        cdef int32_t *token = numbers_of(self.tokens)
         cdef int32_t *free = self.position + self.n_rows
         for s in spans:
             n = len(s.tokens)
@@ -159,7 +166,7 @@ cdef class Batch:
         cdef Span s
         cdef int64_t n, first, end = 0
         for s in spans:
-            if s.want != "all" and (s.want != "last" or len(s.tokens) > 1):
+            if s.want != "all" and (s.want == "none" or len(s.tokens) > 1):
                 break
         else:
             return 0
@@ -167,7 +174,7 @@ cdef class Batch:
         for s in spans:
             n = len(s.tokens)
             end += n
-            first = 0 if s.want == "all" else n - (s.want == "last")
+            first = 0 if s.want == "all" else n - (s.want != "none")
             rows.extend(range(end - n + first, end))
             if first < n:
                 parts.append(Span(s.tokens[first:], s.start + first, s.block_table, "all", None, s.windowed,
@@ -179,14 +186,38 @@ cdef class Batch:
 
 
 def divide(rows, spans, bint every_row=False):
-    """Rows of a pass, those that the spans want or with ``every_row`` all, as a list of each span's own: views."""
+    """What a pass gives each span, of rows float32 [n, n_vocab or n_embd]: those that the spans want or with
+    ``every_row`` all.
+
+    A list of views, None for spans that want none. For a span that wants the likeliest token it has that alone, the
+    lowest id among equals; or the row, as a view too, if a logit is NaN or plus infinity, or all are minus infinity.
+    """
     cdef Span s
-    cdef int64_t first, end = 0
+    cdef const float[:, ::1] values = rows
+    cdef Py_ssize_t token, first, end = 0
     found = []
     for s in spans:
         first = end
-        end += len(s.tokens) if every_row or s.want == "all" else s.want == "last"
-        found.append(rows[first:end])
+        end += len(s.tokens) if every_row or s.want == "all" else s.want != "none"
+        if end > values.shape[0]:
+            raise ConfigError(f"{values.shape[0]} rows for spans that want more")
+        if end == first:
+            found.append(None)
+            continue
+        token = -1
+        if s.want == "likeliest" and not every_row and values.shape[1]:
+            token = likeliest_of(&values[first, 0], values.shape[1])
+        found.append(token if token >= 0 else rows[first:end])
+    return found
+
+
+cdef int32_t *numbers_of(array) except NULL:
+    """Where an array of int32 has its numbers: a memoryview of them would take as long as filling in ten rows."""
+    cdef Py_buffer view
+    cdef int32_t *found
+    PyObject_GetBuffer(array, &view, PyBUF_WRITABLE)
+    found = <int32_t *>view.buf
+    PyBuffer_Release(&view)
     return found
 
 

@@ -20,6 +20,7 @@ from oxillama.kernels._table cimport ox_bf16_row_bytes, ox_kernels, ox_q8_row_by
 from oxillama.kernels._team cimport ROW_WORK, TWINS, Team, region
 
 cdef const ox_kernels *K = table()
+cdef object ndarray = np.ndarray, FLOAT32 = np.dtype(np.float32)
 
 
 cdef class Workspace:
@@ -128,7 +129,7 @@ cdef class Rows:
 
     def numpy(self):
         """The values as an array that shares their memory: copy it if it must outlive the forward pass."""
-        return np.ndarray((self.n, self.dim), np.float32, self._owner, self._offset)
+        return ndarray((self.n, self.dim), FLOAT32, self._owner, self._offset)
 
     cdef uint8_t *quantised(self) except NULL:
         """Rows of ox_q8_row_bytes(dim) for integer kernels."""

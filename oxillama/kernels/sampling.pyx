@@ -14,7 +14,7 @@ from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels._masks cimport apply_mask
 from oxillama.kernels._memory cimport freed, resized
 from oxillama.kernels._weights cimport (
-    BLOCK, Candidate, best_of, copy_logits, deviation, finite, highest, largest, lowest, place_at, radix_sort,
+    BLOCK, Candidate, best_of, copy_logits, deviation, finite, largest, likeliest_of, lowest, place_at, radix_sort,
     total_mass, weight
 )
 
@@ -49,13 +49,10 @@ def likeliest(logits):
     It is `argmax` of candidates that were loaded with the row, without a copy of it. Raises what `load` raises.
     """
     cdef const float[::1] values = as_row(logits)
-    cdef Py_ssize_t i = 0, n = values.shape[0]
-    cdef float high
-    if not n or not highest(&values[0], n, &high) or high == -INFINITY:
+    cdef Py_ssize_t n = values.shape[0], found = likeliest_of(&values[0], n) if n else -1
+    if found < 0:
         Candidates().load(logits)
-    while values[i] != high:
-        i += 1
-    return i
+    return found
 
 
 cdef class Candidates:

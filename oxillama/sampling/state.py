@@ -102,7 +102,7 @@ class SamplerState:
     masks: which tokens may not come by the text so far; None for settings that say nothing of it.
     """
 
-    __slots__ = ("_mus", "_rngs", "bias", "breaks", "grammar", "history", "masks", "mu", "n_prompt", "rng")
+    __slots__ = ("_mu", "_mus", "_rngs", "bias", "breaks", "grammar", "history", "masks", "mu", "n_prompt", "rng")
 
     def __init__(
         self, config: SamplerConfig, prompt: Sequence[int] = (), token_bytes: TokenBytes | None = None
@@ -120,13 +120,14 @@ class SamplerState:
         self.bias = _bias(config) if config.logit_bias or config.banned_tokens else NO_BIAS
         self.grammar: GrammarState | None = None
         self.masks: TokenMasks | None = None
-        # As they were before the first token, and after each.
+        # As they were before the first token, and after each up to the last that moved one of them: greedy ones don't.
         self._rngs, self._mus = array("Q", [self.rng.state]), array("d", [self.mu])
+        self._mu = self.mu  # the object that was marked last
 
     @property
     def n_accepted(self) -> int:
         """Tokens after the prompt."""
-        return len(self._rngs) - 1
+        return len(self.history.tokens) - self.n_prompt
 
     def push(self, token: int) -> None:
         """A token follows.
@@ -141,8 +142,20 @@ class SamplerState:
         self.history.tokens.append(token)
         if self.breaks is not None:
             self.breaks.push(self.history.tokens)
-        self._rngs.append(self.rng.state)
-        self._mus.append(self.mu)
+        if self.rng.moved or self.mu is not self._mu:
+            n_before = len(self.history.tokens) - self.n_prompt
+            if n_before > len(self._rngs):
+                self._fill(n_before)
+            self._rngs.append(self.rng.state)
+            self._mus.append(self.mu)
+            self.rng.moved, self._mu = False, self.mu
+
+    def _fill(self, n: int) -> None:
+        """Marks up to the first n: tokens that are not marked moved nothing."""
+        n_missing = n - len(self._rngs)
+        if n_missing > 0:
+            self._rngs.extend(self._rngs[-1:] * n_missing)
+            self._mus.extend(self._mus[-1:] * n_missing)
 
     def rewind(self, n: int) -> None:
         """Restores the state after the last token but n, before any draw of the next one."""
@@ -152,7 +165,7 @@ class SamplerState:
             self.history.pop()
         if self.breaks is not None:
             self.breaks.cut(len(self.history.tokens))
-        n_left = len(self._rngs) - n
+        n_left = self.n_accepted + 1
         del self._rngs[n_left:], self._mus[n_left:]
         self.rng.state, self.mu = self._rngs[-1], self._mus[-1]
 
@@ -171,13 +184,14 @@ class SamplerState:
         twin.rng, twin.mu = XorShift64(self.rng.state), self.mu
         twin.history, twin.n_prompt = self.history.copy(), self.n_prompt
         twin.breaks = None if self.breaks is None else self.breaks.copy()
-        twin.bias, twin.masks = self.bias, self.masks
+        twin._mu, twin.bias, twin.masks = self._mu, self.bias, self.masks
         twin._rngs, twin._mus = self._rngs[:], self._mus[:]
         twin.grammar = None if self.grammar is None else self.grammar.fork()
         return twin
 
     def data(self) -> dict[str, Any]:
         """All of it as lists and numbers, without the settings, the grammar and the masks."""
+        self._fill(self.n_accepted + 1)
         return {
             "tokens": self.history.tokens.tolist(),
             "n_prompt": self.n_prompt,

@@ -127,6 +127,17 @@ class BlockManager:
                 return False
         return True
 
+    def append(self, sequence: Sequence) -> bool:
+        """Gives a decoding sequence a free block, where its next token begins one; False where that isn't all it takes.
+
+        Without layers of windows: their tables grow as far as blocks are freed.
+        """
+        pool, table = self.pool.blocks, sequence.tables[BLOCK]
+        if self.windows or not pool.n_free or sequence.n_computed != len(table) * self.block_size:
+            return False
+        table.append(pool.take())
+        return True
+
     # ---- start of a sequence
 
     def allocate(self, sequence: Sequence, reserve: int, *, reclaim_states: bool) -> bool:

@@ -76,6 +76,18 @@ class RefCountedPool:
             self.users[i] = 1
         return taken
 
+    def take(self) -> int:
+        """`alloc` of one of the free ids, which there must be."""
+        i = self._free.pop()
+        self.users[i] = 1
+        return i
+
+    def exchange(self, mine: int, other: int) -> None:
+        """Drops a reference to one id in use and adds one to another."""
+        self.users[other] += 1
+        self._idle.pop(other, None)
+        self._decref(mine)
+
     def share(self, ids: Iterable[int]) -> None:
         """Adds a reference to each id, to be freed too. Raises what `check_used` raises, and shares none."""
         given = list(ids)

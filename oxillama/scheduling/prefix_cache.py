@@ -195,8 +195,7 @@ class PrefixKvCache:
             self.add(kind, node, table[depth])
         elif node.ids[kind] != table[depth]:
             mine, table[depth] = table[depth], node.ids[kind]
-            self.pools[kind].share(table[depth : depth + 1])
-            self.pools[kind].free([mine])
+            self.pools[kind].exchange(mine, table[depth])
 
     def keep_tail(self, key: Hashable, tokens: tuple[int, ...], path: Sequence[PrefixNode], block: int) -> None:
         """Adds the first rows of a KV block, those of `tokens` after `path`, unless another child begins with them.

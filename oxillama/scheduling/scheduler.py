@@ -30,6 +30,7 @@ __all__ = [
     "MAX_RUNNING",
     "MAX_WAITING",
     "USED_SHARE",
+    "Plan",
     "PrefillThrottle",
     "Scheduler",
 ]
@@ -277,12 +278,13 @@ class Scheduler:
 
     def _schedule_decodes(self) -> tuple[Plan, int]:
         """One token of each decoding sequence, with those that it computes again; and what is left of the budget."""
-        plan, can_append, budget = [], self.blocks.can_append, self.token_budget
+        plan, blocks, budget = [], self.blocks, self.token_budget
+        can_append = blocks.can_append
         for sequence in list(self.running):
             n = len(sequence.tokens) - sequence.n_computed
             if n != 1 + sequence.n_recompute or n > budget or not sequence.running:
                 continue
-            if (n == 1 and can_append(sequence)) or self._make_room(sequence, n):
+            if (n == 1 and (can_append(sequence) or blocks.append(sequence))) or self._make_room(sequence, n):
                 plan.append((sequence, n))
                 budget -= n
         return plan, budget

@@ -408,7 +408,7 @@ class DraftCore:
             return False
         for (run, n), own in zip(plan, rows, strict=True):
             self._advance(run.sequence, n)
-            if len(own):
+            if own is not None:
                 run.draw(own[0])
         return True
 

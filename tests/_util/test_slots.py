@@ -8,7 +8,7 @@ import pytest
 
 from oxillama import Chunk
 from oxillama._util.slots import SlotsMaker
-from oxillama.core.results import new_chunk
+from oxillama.core.results import new_chunk, new_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,31 @@ def test_values_are_kept_and_given_back():
     assert sys.getrefcount(value) == before
 
 
+def test_fields_that_are_not_given_have_their_defaults():
+    made = new_text("text", [1, 2], 3)
+    assert made == Chunk("text", [1, 2], index=3)
+    other = new_text("text", [1, 2], 3)
+    assert made.tool_calls is not other.tool_calls
+    assert made.tool_call_deltas is not made.tool_calls
+    pair = SlotsMaker(Pair, "first")(5)
+    assert pair == Pair(5)
+    assert SlotsMaker(Pair, "second", "first")([1], 5) == Pair(5, [1])
+    with pytest.raises(TypeError, match="Chunk is made of 3 values, not 2"):
+        new_text("text", [1])
+
+
+def test_fields_that_are_none_or_lack_a_default_are_refused():
+    with pytest.raises(TypeError, match=r"Pair\.first has no default"):
+        SlotsMaker(Pair, "second")
+    for names in (["third"], ["first", "first"]):
+        with pytest.raises(TypeError, match="not fields of Pair, each once"):
+            SlotsMaker(Pair, *names)
+
+
 def test_another_number_of_values_is_refused():
     make = SlotsMaker(Pair)
     for values in [(), (1,), (1, [], 2)]:
-        with pytest.raises(TypeError, match="Pair has 2 fields"):
+        with pytest.raises(TypeError, match="Pair is made of 2 values"):
             make(*values)
 
 

@@ -98,6 +98,38 @@ def test_what_was_taken_back_comes_again(config, prompt, noise, kept):
     assert run(sampler, rows[kept:]) == rest
 
 
+STEPS = st.lists(st.sampled_from(["draw", "give", "give", "drop", "mu", "copy", "back", "save"]), max_size=30)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([{}, {"temperature": 0.0}, {"mirostat": 2}]), STEPS, st.integers(0, 3))
+def test_the_generator_and_mu_are_those_of_each_token(settings, steps, n_back):
+    """Also where tokens are given, which move neither: what is remembered is what a list of all of them says."""
+    row = np.random.default_rng(0).standard_normal(20).astype(np.float32)
+    sampler = Sampler(SamplerConfig(seed=7, **settings), prompt=[1, 2])
+    marks = [[sampler.memory.rng.state, sampler.memory.mu]]
+    for step in steps:
+        memory = sampler.memory
+        if step == "back":
+            n = min(n_back, len(marks) - 1)
+            sampler.rewind(n)
+            del marks[len(marks) - n :]
+            assert [memory.rng.state, memory.mu] == marks[-1]
+        elif step == "copy":
+            sampler = sampler.copy()
+        elif step == "save":
+            sampler = Sampler.from_state(sampler.state(), sampler.config)
+        elif step == "drop":
+            sampler.sample(row)
+        elif step == "mu":  # as a stage of the user's may change it
+            memory.mu += 0.5
+        else:
+            sampler.accept(sampler.sample(row) if step == "draw" else 3)
+            marks.append([memory.rng.state, memory.mu])
+    assert sampler.state()["marks"] == marks
+    assert sampler.memory.n_accepted == len(marks) - 1
+
+
 @settings(max_examples=50, deadline=None)
 @given(WILDER, PROMPTS, st.integers(0, 9), st.integers(0, 9))
 def test_a_saved_state_goes_on_alike(config, prompt, noise, kept):

@@ -55,6 +55,19 @@ def test_without_room_nothing_is_replaced():
     assert [pool.n_users(b) for b in table] == [2, 2]
 
 
+def test_one_block_is_taken_or_exchanged_as_lists_are():
+    pool, other = ox.KvCachePool(4), ox.KvCachePool(4)
+    assert [pool.take(), pool.take()] == other.alloc(2)
+    assert pool.n_free == other.n_free == 2
+    pool.pin(1, "node")
+    pool.free([1])
+    assert pool.n_idle == 1
+    pool.exchange(0, 1)
+    assert [pool.n_users(i) for i in range(4)] == [0, 2, 0, 0]
+    assert (pool.n_free, pool.n_idle) == (3, 0)
+    pool.check_invariants()
+
+
 @given(st.lists(st.tuples(st.sampled_from(["new", "fork", "own", "free"]), st.integers(0, 5)), max_size=60))
 def test_users_are_counted(steps):
     pool = ox.KvCachePool(12)

@@ -53,7 +53,7 @@ class Recorder(FakeRunner):
         rows = []
         for s, past in list(self.histories(spans, poll)):
             self.computed += [tuple(past[: i + 1]) for i in range(s.start, len(past))]
-            first = {"last": len(past) - 1, "none": len(past)}[s.want]
+            first = {"last": len(past) - 1, "likeliest": len(past) - 1, "none": len(past)}[s.want]
             rows += [self.row(past[: i + 1]) for i in range(first, len(past))]
         return np.array(rows, np.float32).reshape(len(rows), N_VOCAB)
 
