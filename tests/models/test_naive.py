@@ -169,7 +169,7 @@ def test_workspace_serves_layer_after_layer():
 
 
 def test_unknown_want_is_refused():
-    with pytest.raises(ConfigError, match="want must be 'last', 'all' or 'none', not 'lsat'"):
+    with pytest.raises(ConfigError, match="want must be 'last', 'likeliest', 'all' or 'none', not 'lsat'"):
         runner_of(path_of("llama")).forward([Span([5], 0, [0], "lsat")])
 
 

@@ -369,8 +369,12 @@ BAD = [
 ]
 
 
-def without_ids(body):
-    return {name: value for name, value in body.items() if name not in ("id", "created")}
+def comparable(body):
+    """All but the ids and the cached tokens, which depend on what was answered before."""
+    kept = {name: value for name, value in body.items() if name not in ("id", "created")}
+    if "usage" in kept:
+        kept["usage"] = {name: n for name, n in kept["usage"].items() if name != "prompt_tokens_details"}
+    return kept
 
 
 def test_requests_are_answered_as_the_server_answers_them(folder, engine, capsys):
@@ -386,7 +390,7 @@ def test_requests_are_answered_as_the_server_answers_them(folder, engine, capsys
         if sent["custom_id"] != "s":
             answer = client.post(sent["url"], sent["body"])
             assert line["response"]["status_code"] == answer.status
-            assert without_ids(line["response"]["body"]) == without_ids(answer.json)
+            assert comparable(line["response"]["body"]) == comparable(answer.json)
     assert [line["response"]["status_code"] for line in lines] == [200] * 4 + [400, 400, 404]
     assert [line["response"]["body"]["error"]["param"] for line in lines[4:]] == ["stream", "max_tokns", "model"]
     said = capsys.readouterr().err

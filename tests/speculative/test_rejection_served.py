@@ -26,12 +26,12 @@ class Replayed:
     """A request's generator: each of its numbers is a new one of the script, and the same again after a rewind."""
 
     def __init__(self, script):
-        self.script, self.log, self.state = script, [], 0
+        self.script, self.log, self.state, self.moved = script, [], 0, True
 
     def uniform(self):
         if self.state == len(self.log):
             self.log.append(self.script.uniform())
-        self.state += 1
+        self.state, self.moved = self.state + 1, True
         return self.log[self.state - 1]
 
 
