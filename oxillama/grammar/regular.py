@@ -208,7 +208,7 @@ def lower_parts(
     return dfa.expr(rules, chars if called is None or size <= MANY_COPIES else called)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def n_ranges(node: Node) -> int:
     """Ranges in the sets of characters of a tree."""
     return len(node.ranges) + sum(map(n_ranges, node.parts))

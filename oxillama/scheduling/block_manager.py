@@ -300,13 +300,16 @@ class BlockManager:
     def release(self, sequence: Sequence) -> None:
         """Frees all that a sequence holds. What the prefix cache has of it stays there, and so do its last tokens.
 
-        Those don't fill a block. They are kept where a sequence could continue within one (`shares_parts`).
+        Those don't fill a block. They are kept where a sequence could continue within one (`shares_parts`), unless
+        another sequence has the block: it would need a copy of its own to go on, for which there may be no room.
         """
         n_full, n = divmod(sequence.n_computed, self.block_size)
         published = sequence.cache_key is not None and len(sequence.path) == n_full
         if published and n >= LEAST_PART and self.prefix and self.prefix.shares_parts:
-            tail = tuple(sequence.tokens[n_full * self.block_size : sequence.n_computed])
-            self.prefix.keep_tail(sequence.cache_key, tail, sequence.path, sequence.tables[BLOCK][n_full])
+            block = sequence.tables[BLOCK][n_full]
+            if self.pool.blocks.users[block] == 1:
+                tail = tuple(sequence.tokens[n_full * self.block_size : sequence.n_computed])
+                self.prefix.keep_tail(sequence.cache_key, tail, sequence.path, block)
         self.rewind(sequence, 0)
 
     def expect(self, sequence: Sequence, tokens: list[int]) -> None:

@@ -183,7 +183,8 @@ class PrefixKvCache:
         node = parent.children.get(block)
         if node is None:
             node = parent.add_child(block)
-            self._drop_tails(parent, block)
+            if len(parent.order) > 1:
+                self._drop_tails(parent, block)
         node.n_users += 1
         path.append(node)
         for kind, table in enumerate(tables):

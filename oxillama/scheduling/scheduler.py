@@ -297,7 +297,7 @@ class Scheduler:
             if (n := self._share(sequence, budget, throttle)) and self._make_room(sequence, n):
                 plan.append((sequence, n))
                 budget -= n
-                if throttle is not None:
+                if throttle is not None and n > 1:
                     throttle.take(n, sequence.n_computed)
         if self.preempting:
             plan[:] = [(sequence, n) for sequence, n in plan if sequence.running]
@@ -307,7 +307,7 @@ class Scheduler:
                 break
             plan.append((admitted, n))
             budget -= n
-            if throttle is not None:
+            if throttle is not None and n > 1:  # a single token costs what one of a decoding sequence does
                 throttle.take(n, admitted.n_computed)
 
     def _schedule_drafts(self, plan: Plan) -> None:
@@ -516,12 +516,13 @@ class PrefillThrottle:
     def begin(self, n_decode: int) -> None:
         """A step of so many decoding sequences is planned."""
         self.n_taken = self._depths = 0
-        self._none = not self.decodes or self._n_mixed >= DECODE_STEPS
+        # Never two in a row: if single tokens of prompts come in every step, none is ever measured.
+        self._none = not self._none and (not self.decodes or self._n_mixed >= DECODE_STEPS)
         if self._none:
             self._n_mixed = 0
             return
-        # Of fewer sequences a step takes less, but no less than their part of it.
-        self._decode_seconds = median([s * min(1.0, n_decode / n) for n, s in self.decodes])
+        if self.decodes:  # of fewer sequences a step takes less, but no less than their part of it
+            self._decode_seconds = median([s * min(1.0, n_decode / n) for n, s in self.decodes])
         self._left = USED_SHARE * (self._decode_seconds + MAX_DECODE_WAIT_MS / 1000)
 
     def fit(self, depth: int) -> int:

@@ -316,3 +316,48 @@ def test_a_thousand_requests_in_a_storm():
     assert steps >= math.ceil(decoding / 32)
     scheduler.prefix.clear()
     assert scheduler.pool.blocks.n_free == 80
+
+
+# ---- prompts of one token, which cost what the next token of a decoding sequence does
+
+
+def n_given(scheduler, throttle, prompt, streams, n_steps, before):
+    """Tokens that a prompt gets in so many steps, of 50 ms and 12 ms for each token of a chunk."""
+    given = 0
+    for _ in range(n_steps):
+        before()
+        plan = scheduler.step(throttle)
+        n_prompt = sum(n for s, n in plan if s not in streams or n > 1)
+        given += sum(n for s, n in plan if s is prompt)
+        compute(scheduler, plan, {s.id: 4000 for s in streams})
+        if throttle.n_taken:
+            throttle.observe(n_prompt, 0.05 + 0.012 * n_prompt)
+        elif plan and not n_prompt:
+            throttle.decodes.append((1, 0.05))
+    return given
+
+
+def test_sequences_that_come_back_with_a_token_each_dont_hold_up_a_prompt():
+    scheduler, throttle = make(n_blocks=400), PrefillThrottle(512)
+    stream, prompt = sequence(1, 4000, first=9000), sequence(500, first=50_000)
+    others = [sequence(20, 3000, first=100 * i) for i in range(8)]
+    for s in (stream, *others):
+        scheduler.add_request(s)
+
+    def come_back():
+        for s in others:
+            if s.running and s.n_computed == len(s.tokens) - 1:
+                scheduler.pause(s)
+                scheduler.add_request(s, accepted=True, beside=others[0])
+
+    n_given(scheduler, throttle, prompt, [stream, *others], 60, come_back)
+    scheduler.add_request(prompt)
+    assert n_given(scheduler, throttle, prompt, [stream, *others], 200, come_back) == 500
+
+
+def test_prompts_of_one_token_in_every_step_dont_hold_up_a_longer_one():
+    scheduler, throttle = make(n_blocks=400), PrefillThrottle(512)
+    stream, prompt = sequence(300, 4000, first=9000), sequence(1000, first=20_000)
+    for s in (stream, prompt):
+        scheduler.add_request(s)
+    assert n_given(scheduler, throttle, prompt, [stream], 400, lambda: scheduler.add_request(sequence(1))) == 1000

@@ -126,6 +126,20 @@ def test_a_tail_that_a_longer_one_begins_with_is_kept_while_it_is_copied():
     scheduler.blocks.check_invariants([])
 
 
+def test_a_block_that_another_sequence_writes_is_no_tail():
+    """In a full pool there would be no block for the copy that it then needs."""
+    scheduler = make(n_blocks=2)
+    a = sequence(20, 12, cache_key="k")
+    scheduler.add_request(a)
+    compute(scheduler, scheduler.step(), {a.id: 12})
+    b = Sequence([*a.tokens[:20], 99], 32, cache_key="k")
+    scheduler.blocks.fork(a, b)
+    scheduler.add_request(b)
+    scheduler.cancel(b)
+    run(scheduler, {a.id: 12})
+    assert (a.finished, len(a.tokens)) == (True, 32)
+
+
 def test_sequences_with_windows_or_recurrent_states_leave_no_tails():
     for pool in (SequencePool(8, n_slots=4), SequencePool(8, n_windowed=8, window=16)):
         scheduler = Scheduler(pool)

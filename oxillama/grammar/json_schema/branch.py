@@ -1,5 +1,6 @@
 """Branch of a schema: a conjunction of keywords, with the known properties of its objects."""
 
+from collections.abc import Set
 from fractions import Fraction
 from typing import Any
 
@@ -21,7 +22,6 @@ __all__ = [
 Ways = list[list[Literal]]
 Key = tuple[int, bool, str]
 _NOTHING: frozenset[Any] = frozenset()
-_NONE: set[str] = set()
 
 
 class Spoken:
@@ -272,13 +272,13 @@ class Branch:
             self._held = KnownProperties(self.spoken, self._held)
         return self._held
 
-    def touched(self) -> set[str] | None:
+    def touched(self) -> Set[str] | None:
         """Properties that objects which came since the forks were checked speak of; None if anything may matter."""
         types, n_objects = self.checked
         if types != self.types:
             return None
         if n_objects == len(self.objects):
-            return _NONE
+            return _NOTHING
         found: set[str] = set()
         for literal in self.objects[n_objects:]:
             schema = literal.schema

@@ -271,10 +271,10 @@ def _cut(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> tuple[Range, .
 
 
 @lru_cache(maxsize=2048)
-def _hexadecimal(low: int, high: int) -> list[Sequence]:
+def _hexadecimal(low: int, high: int) -> tuple[Sequence, ...]:
     """uXXXX for code units from low to high."""
     u = ((0x75, 0x75),)
-    return [(*u, *digits) for digits in _digits(low, high, 4)]
+    return tuple((*u, *digits) for digits in _digits(low, high, 4))
 
 
 def _digits(low: int, high: int, n: int) -> list[Sequence]:
@@ -307,7 +307,7 @@ def _bytes(low: int, high: int) -> list[Range]:
 
 
 @lru_cache(maxsize=256)
-def _pairs(low: int, high: int) -> list[Sequence]:
+def _pairs(low: int, high: int) -> tuple[Sequence, ...]:
     """Surrogate pairs for characters from low to high, counted from U+10000, without the first backslash."""
     out: list[Sequence] = []
     first, last = low >> 10, high >> 10
@@ -325,4 +325,4 @@ def _pairs(low: int, high: int) -> list[Sequence]:
     for a, b, c, d in parts:
         for head in _hexadecimal(0xD800 + a, 0xD800 + b):
             out += [(*head, (0x5C, 0x5C), *tail) for tail in _hexadecimal(0xDC00 + c, 0xDC00 + d)]
-    return out
+    return tuple(out)

@@ -10,11 +10,15 @@ combination.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 from oxillama.grammar.json_schema.branch import Branch, Fork, Key, KnownProperties, Spoken, Way
 from oxillama.grammar.json_schema.literals import OBJECT, Literal
 
 __all__ = ["Examined", "first_too_many"]
+
+# Forks that are compared with each other; more have too many combinations at once, which the search finds.
+MAX_FORKS = 64
 
 # A fork that was held against a branch, the ways that were left, and what the branch said of properties then.
 Examined = tuple[Fork, list[Way], tuple[Spoken, ...]]
@@ -36,10 +40,7 @@ def first_too_many(branch: Branch, n_known: int, limit: int, settle: Settle) -> 
 
     n_known: branches that are done or open elsewhere. settle: adds literals to a branch.
     """
-    size = 1
-    for fork in branch.forks:
-        size *= fork.n
-    if size + n_known <= limit:
+    if len(branch.forks) > MAX_FORKS or prod(fork.n for fork in branch.forks) + n_known <= limit:
         return None
     added = []
     for fork in branch.forks:

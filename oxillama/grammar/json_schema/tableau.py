@@ -28,6 +28,7 @@ __all__ = [
 MAX_BRANCHES = 2048
 MAX_WORK = 20_000
 MAX_PROBES = 6  # branches of a demand whose forks may be found to be independent
+PROBED_SHARE = 8  # of the budget, a part that may be spent on finding that beside it
 PRODUCT_UNITS = 100  # of the budget, that a literal of the search takes, about
 LITERAL_UNITS = 10  # units of the budget for a literal
 FORKING = ("anyOf", "oneOf", "if", "not", "dependencies", "dependentSchemas", "dependentRequired")
@@ -60,6 +61,7 @@ class Tableau:
     def __init__(self, documents: Documents, budget: Budget, narrow: bool = False) -> None:
         self.documents = documents
         self.budget = budget
+        self.probing = Budget(max(1, budget.limit // PROBED_SHARE))  # for all probes together
         self.narrow = narrow
         self.disjoint = Disjoint(documents, budget)
         self.work = 0
@@ -103,7 +105,7 @@ class Tableau:
     def find_too_many(self, branch: Branch, n_known: int) -> None:
         """Raises GrammarError, as the search for all branches would, if the forks are independent and too many."""
         budget, work, found = self.budget, self.work, None
-        self.budget = self.disjoint.budget = Budget()  # the search itself hasn't done this work
+        self.budget = self.disjoint.budget = self.probing  # the search itself hasn't done this work
         with suppress(GrammarError):  # the search meets it in its turn
             found = first_too_many(branch, n_known, MAX_BRANCHES, self.probe)
         self.budget = self.disjoint.budget = budget

@@ -83,3 +83,17 @@ def test_a_product_is_found_without_a_search(monkeypatch):
     monkeypatch.setattr(tableau, "MAX_PROBES", 0)
     assert quick == outcome(schema)
     assert len(copies) > 2000
+
+
+@pytest.mark.parametrize("n", [100, 1500])
+def test_many_forks_neither_recurse_nor_take_work_beside_the_budget(n):
+    """Probes have a part of the budget for all of them together."""
+    of_pairs = [{"anyOf": [{"required": [f"a{i}"]}, {"required": [f"b{i}"]}]} for i in range(n)]
+    of_nots = [{"not": {"properties": {f"a{i}": {"type": "string"}, f"b{i}": {"type": "number"}}}} for i in range(n)]
+    for parts in (of_pairs, of_nots):
+        schema = {"type": "object", "allOf": parts}
+        documents, budget = Documents(schema, 2020), Budget(300_000)
+        made = tableau.Tableau(documents, budget)
+        with pytest.raises(GrammarError):
+            made.branches([Literal(schema, True, "", None)])
+        assert made.probing.limit == 300_000 // 8
