@@ -64,7 +64,8 @@ class _Memory:
         """Frees the blocks, unless it is answering: False."""
         if self.sequence.is_scheduled:
             return False
-        self.scheduler.blocks.release(self.sequence)
+        self.scheduler.blocks.keep_tail(self.sequence)
+        self.scheduler.blocks.rewind(self.sequence, 0)
         self.sequence = Sequence([], 0)
         return True
 

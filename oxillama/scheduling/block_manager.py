@@ -297,11 +297,11 @@ class BlockManager:
         if sequence.slots is not None and not over:
             self._share_state(sequence, sequence.slots)
 
-    def release(self, sequence: Sequence) -> None:
-        """Frees all that a sequence holds. What the prefix cache has of it stays there, and so do its last tokens.
+    def keep_tail(self, sequence: Sequence) -> None:
+        """Enters the last tokens of a sequence that has ended, which don't fill a block, into the prefix cache.
 
-        Those don't fill a block. They are kept where a sequence could continue within one (`shares_parts`), unless
-        another sequence has the block: it would need a copy of its own to go on, for which there may be no room.
+        Where a sequence could continue within a block (`shares_parts`), and unless another one has this block: it would
+        need a copy of its own to go on, for which there may be no room.
         """
         n_full, n = divmod(sequence.n_computed, self.block_size)
         published = sequence.cache_key is not None and len(sequence.path) == n_full
@@ -310,7 +310,6 @@ class BlockManager:
             if self.pool.blocks.users[block] == 1:
                 tail = tuple(sequence.tokens[n_full * self.block_size : sequence.n_computed])
                 self.prefix.keep_tail(sequence.cache_key, tail, sequence.path, block)
-        self.rewind(sequence, 0)
 
     def expect(self, sequence: Sequence, tokens: list[int]) -> None:
         """A waiting request with these tokens will reuse what a running sequence computes of their common prefix.

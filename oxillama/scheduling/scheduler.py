@@ -17,7 +17,7 @@ from oxillama.config import PREFILL_CHUNK
 from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, QueueFullError
 from oxillama.scheduling.block_manager import BlockManager
 from oxillama.scheduling.pools import RUNNING_SLOTS, SequencePool, StateSlots
-from oxillama.scheduling.prefix_cache import WINDOWED, PrefixKvCache
+from oxillama.scheduling.prefix_cache import LEAST_PART, WINDOWED, PrefixKvCache
 from oxillama.scheduling.sequence import Sequence
 from oxillama.scheduling.waiting_queue import Deadlines, WaitingQueue
 
@@ -211,7 +211,9 @@ class Scheduler:
         self.pause(sequence)
         self.ended.append(sequence)
         if not keep_blocks:
-            self.blocks.release(sequence)
+            if sequence.n_computed % self.block_size >= LEAST_PART:
+                self.blocks.keep_tail(sequence)
+            self.blocks.rewind(sequence, 0)
 
     def pause(self, sequence: Sequence) -> None:
         """`finish` of a sequence that will be queued again and keeps its blocks until then; it isn't drained.
