@@ -1,5 +1,6 @@
 """Radix cache of KV blocks: sequences that begin alike share them."""
 
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator, Sequence
 from typing import cast
@@ -14,6 +15,7 @@ __all__ = [
     "WINDOWED",
     "PrefixKvCache",
     "PrefixNode",
+    "n_common",
 ]
 
 BLOCK, WINDOWED, STATE = range(3)  # kinds of what a node can have; a sequence's tables are in the same order
@@ -138,7 +140,7 @@ class PrefixKvCache:
             return -1, 0
         i = bisect_left(parent.order, wanted)
         for theirs in parent.order[max(0, i - 1) : i + 1]:
-            n = n_equal(wanted, theirs)
+            n = n_common(wanted, theirs)
             if n > most:
                 best, most = parent.children[theirs].ids[BLOCK], n
         return (best, most) if best >= 0 else (-1, 0)
@@ -301,11 +303,18 @@ class PrefixKvCache:
         )
 
 
-def n_equal(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    """Tokens that both begin with."""
-    n = 0
-    for one, other in zip(a, b, strict=False):
-        if one != other:
-            break
-        n += 1
-    return n
+def n_common(a: "list[int] | tuple[int, ...] | array[int]", b: "list[int] | tuple[int, ...] | array[int]") -> int:
+    """Length of the common prefix of two lists, tuples or arrays of tokens, both of one type.
+
+    It compares slices, which is quicker than token by token.
+    """
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -250,11 +250,11 @@ class Scheduler:
 
     # ---- steps
 
-    def step(self, throttle: PrefillThrottle | None = None) -> Plan:
+    def step(self, beside: int | PrefillThrottle | None = None) -> Plan:
         """The sequences of the next step with how many tokens each computes; empty if there is nothing to do.
 
-        throttle: limits the prompt tokens beside decoding sequences, which would wait for them; the driver tells it how
-        long the step took. None: as many as the budget allows.
+        beside: prompt tokens at most, if there are decoding sequences, which would wait for them; or a throttle that
+        limits them, and to which the driver says how long the step took. None: as many as the budget allows.
 
         The plan may also be empty where a sequence was preempted (`preempting`): then others follow. Raises
         KvCacheFullError if a sequence has grown beyond its `n_reserve`, and the pool.
@@ -263,9 +263,12 @@ class Scheduler:
         self.preempting = False
         plan, budget = self._schedule_decodes()
         if self.waiting.n or len(plan) < len(self.running):
-            if throttle is not None and plan:
+            throttle = beside if plan and isinstance(beside, PrefillThrottle) else None
+            if throttle is not None:
                 throttle.begin(len(plan))
-            self._schedule_prefills(plan, budget, throttle if plan else None)
+            elif plan and isinstance(beside, int):
+                budget = min(budget, beside)
+            self._schedule_prefills(plan, budget, throttle)
         if self.pool.n_slots:  # a waiting sequence may have asked for a state before the end of this step
             plan = [(sequence, self.blocks.chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
         for sequence, _ in plan:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import itertools
 import math
-from array import array
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from oxillama._util.checks import check_int
 from oxillama.errors import ConfigError
 from oxillama.layer_state import source_positions
 from oxillama.scheduling.pools import StateSlots
-from oxillama.scheduling.prefix_cache import PrefixNode
+from oxillama.scheduling.prefix_cache import PrefixNode, n_common
 
 __all__ = ["MAX_PRIORITY", "Sequence", "SequenceState", "SourceLayout", "n_common"]
 
@@ -184,20 +183,3 @@ class SourceLayout:
         if key is not None:
             placed["cache_key"] = key, tuple(prompt)
         return prompt + [self.start] * (n - len(prompt) + 1), placed
-
-
-def n_common(a: list[int] | array[int], b: list[int] | array[int]) -> int:
-    """Length of the common prefix of two lists of tokens, or of two arrays of the same type.
-
-    It compares slices, which is quicker than token by token.
-    """
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -180,3 +180,14 @@ def test_every_sequence_ends_and_nothing_leaks(n_blocks, budget, max_running, jo
     assert scheduler.pool.blocks.n_free == n_blocks - scheduler.prefix.n_blocks
     scheduler.prefix.clear()
     assert scheduler.pool.blocks.n_free == n_blocks
+
+
+def test_prompts_have_no_more_tokens_than_are_allowed_beside_a_decoding_sequence():
+    scheduler = make()
+    decoding, prompt = sequence(1, 9), sequence(100, first=500)
+    scheduler.add_request(decoding)
+    compute(scheduler, scheduler.step(20), {decoding.id: 9})
+    scheduler.add_request(prompt)
+    assert scheduler.step(20) == [(decoding, 1), (prompt, 20)]
+    scheduler.finish(decoding)
+    assert scheduler.step(20) == [(prompt, 100)]
