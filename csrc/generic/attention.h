@@ -53,26 +53,30 @@ INLINE void soften(const attn *s, int row, int64_t tile, int from, int to)
     s->max[row] = new;
 }
 
-/* The panels of a tile that hold keys, and those of the next, which lie anywhere, on their way to the cache. */
-INLINE void find_panels(attn *s, int64_t tile, int n_keys, int64_t end)
+INLINE const uint8_t *panel_at(const ox_attn_args *a, const void *slab, size_t block_bytes, size_t panel_bytes, int64_t key)
+{
+    size_t block = (size_t)a->blocks[key / a->block_tokens], in_block = (size_t)(key % a->block_tokens / 16);
+    return (const uint8_t *)slab + block * block_bytes + in_block * panel_bytes;
+}
+
+/* The panels of a tile and of the next one, which lie anywhere. In place of one behind the last key stands this tile's
+ * first: no product reads it, and to ask for it again costs nothing. */
+INLINE void find_panels(attn *s, int64_t tile, int64_t end)
 {
     const ox_attn_args *a = s->a;
     size_t k_bytes = ox_k_panel_bytes((ox_kv_type)a->kv_type, (size_t)a->k_dim);
     size_t v_bytes = ox_v_panel_bytes((ox_kv_type)a->kv_type, (size_t)a->v_dim);
-    for (int i = 0; i < 8 && tile + 16 * i < end; i++) {
-        int64_t key = tile + 16 * i;
-        size_t block = (size_t)a->blocks[key / a->block_tokens], in_block = (size_t)(key % a->block_tokens / 16);
-        const uint8_t *k = (const uint8_t *)a->k + block * a->k_block_bytes + in_block * k_bytes;
-        const uint8_t *v = (const uint8_t *)a->v + block * a->v_block_bytes + in_block * v_bytes;
-        if (i < 4 && 16 * i < n_keys) {
+    for (int i = 0; i < 8; i++) {
+        int64_t key = tile + 16 * i < end ? tile + 16 * i : tile;
+        const uint8_t *k = panel_at(a, a->k, a->k_block_bytes, k_bytes, key);
+        const uint8_t *v = panel_at(a, a->v, a->v_block_bytes, v_bytes, key);
+        if (i < 4) {
             s->k_panel[i] = k;
             s->v_panel[i] = v;
-            continue;
+        } else {
+            s->k_next[i - 4] = k;
+            s->v_next[i - 4] = v;
         }
-        for (size_t at = 0; at < k_bytes; at += 64)
-            __builtin_prefetch(k + at);
-        for (size_t at = 0; at < v_bytes; at += 64)
-            __builtin_prefetch(v + at);
     }
 }
 
@@ -113,11 +117,11 @@ INLINE void weigh_values(const attn *s, int64_t tile, const int type)
 INLINE void attend_tile(attn *s, int64_t tile, int64_t end, const int type)
 {
     int n_keys = end - tile < OX_ATTN_TILE ? (int)(end - tile) : OX_ATTN_TILE;
-    find_panels(s, tile, n_keys, end);
+    find_panels(s, tile, end);
     if (type == OX_KV_F16 && s->rows >= SHARED_ROWS) {
         convert_tile(s, n_keys);
-        score_tile(s, n_keys, OX_KV_F32);
-        weigh_values(s, tile, OX_KV_F32);
+        score_tile(s, n_keys, CONVERTED);
+        weigh_values(s, tile, CONVERTED);
         return;
     }
     score_tile(s, n_keys, type);

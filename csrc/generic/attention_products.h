@@ -5,6 +5,7 @@ typedef struct {
     const ox_attn_args *a;
     int rows, dims, chunks;            /* dims: v_dim padded; chunks: of 32 values of a key */
     const uint8_t *k_panel[4], *v_panel[4]; /* of this tile, in the cache or converted */
+    const uint8_t *k_next[4], *v_next[4];   /* of the next tile, in the cache */
     float *q;                          /* blocks of R rows: [k_dim][R]; or codes [chunks][8][R][4] */
     float *q_scale;                    /* for codes: scales [chunks][R], then start values int32 [chunks][R] */
     float *scores;                     /* [rows][64], after the softmax: weights */
@@ -28,6 +29,15 @@ INLINE int row_block(const attn *s, int row)
     return left >= SCORE_ROWS ? SCORE_ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
+/* Asks for 64 bytes of the next tile. The products of the first rows do so with every step, for what they read in this
+ * tile: all at once, requests fill a core's miss buffers, and the products wait for them. To the second level, which
+ * has more of those. One token after 32768, eight heads, Zen 4: 13 ns instead of 23 for a key of q8_0 and 19 instead of
+ * 33 of f16, of which products take 10 and 15. */
+INLINE void ask(const uint8_t *p) { __builtin_prefetch(p, 0, 2); }
+
+enum { CONVERTED = -1 }; /* a type of KV: halves in the cache, floats in this tile */
+#define CACHED_BYTES(type) ((type) == OX_KV_F32 ? 4 : 2)
+
 INLINE vf kv_load(const uint8_t *p, size_t i, const int type)
 {
     return type == OX_KV_F16 ? vf_from_half((const uint16_t *)p + i) : vf_load((const float *)p + i);
@@ -37,15 +47,16 @@ INLINE vf kv_load(const uint8_t *p, size_t i, const int type)
 INLINE void score_floats(const attn *s, int row, int key, const int R, const int N, const int type)
 {
     const float *q = s->q + row * s->a->k_dim;
-    const uint8_t *panel[4];
+    const uint8_t *const *panel = s->k_panel + key / 16, *const *next = s->k_next + key / 16;
     vf acc[8][16];
-    UNROLL for (int v = 0; v < N; v += NV)
-        panel[v / NV] = s->k_panel[key / 16 + v / NV];
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int v = 0; v < N; v++)
             acc[r][v] = vf_zero();
     for (int i = 0; i < s->a->k_dim; i++, q += R) {
         vf k[16];
+        if (row == 0)
+            UNROLL for (int v = 0; v < N; v += NV)
+                ask(next[v / NV] + (size_t)i * 16 * CACHED_BYTES(type));
         UNROLL for (int v = 0; v < N; v++)
             k[v] = kv_load(panel[v / NV], (size_t)i * 16 + (size_t)(v % NV * VL), type);
         UNROLL for (int r = 0; r < R; r++) {
@@ -72,7 +83,7 @@ INLINE vi key_dot(vi s, vb w, vb x) { return vi_dot(s, w, x); }
 /* Scores of R rows against one panel of 8-bit keys: integers within 32 values, floats between. */
 INLINE void score_codes(const attn *s, int row, int key, const int R)
 {
-    const uint8_t *k = s->k_panel[key / 16], *q = (const uint8_t *)s->q + row * s->chunks * 32;
+    const uint8_t *k = s->k_panel[key / 16], *next = s->k_next[key / 16], *q = (const uint8_t *)s->q + row * s->chunks * 32;
     const uint16_t *scale = (const uint16_t *)(k + 512 * s->chunks);
     const float *d = s->q_scale + 2 * row * s->chunks, *start = d + s->chunks * R;
     vf acc[8][NV];
@@ -80,6 +91,11 @@ INLINE void score_codes(const attn *s, int row, int key, const int R)
         UNROLL for (int v = 0; v < NV; v++)
             acc[r][v] = vf_zero();
     for (int c = 0; c < s->chunks; c++, k += 512, q += 32 * R, scale += 16, d += R, start += R) {
+        if (row == 0) {
+            UNROLL for (int i = 0; i < 512; i += 64)
+                ask(next + 512 * c + i);
+            ask(next + 512 * s->chunks + 32 * c);
+        }
         UNROLL for (int v = 0; v < NV; v++) {
             vi t[8];
             vf ks = vf_from_half(scale + v * VL);
@@ -133,10 +149,13 @@ INLINE void add_values(const attn *s, int row, int from, int to, int dim, const 
         UNROLL for (int d = 0; d < D; d++)
             acc[r][d] = vf_mul(vf_load(s->acc + (row + r) * s->dims + dim + d * VL), vf_set1(s->correction[row + r]));
     for (int key = from; key < to;) {
-        const uint8_t *panel = s->v_panel[key / 16];
+        const uint8_t *panel = s->v_panel[key / 16], *next = s->v_next[key / 16];
         int end = (key / 16 + 1) * 16;
         for (end = end < to ? end : to; key < end; key++) {
             vf v[8];
+            if (row == 0)
+                for (int d = 0; d < D * VL * CACHED_BYTES(type); d += 64)
+                    ask(next + (key % 16 * s->dims + dim) * CACHED_BYTES(type) + d);
             UNROLL for (int d = 0; d < D; d++)
                 v[d] = kv_load(panel, (size_t)(key % 16 * s->dims + dim + d * VL), type);
             UNROLL for (int r = 0; r < R; r++) {
@@ -204,8 +223,12 @@ INLINE void add_codes(const attn *s, int row, int from, int to, int chunk, const
             t[r][0][d] = t[r][1][d] = vi_zero();
     }
     for (int key = from; key < to; key += 4) {
-        const uint8_t *codes = s->v_panel[key / 16] + (key % 16 * s->dims + chunk * OX_CHUNK * 4);
+        int at = key % 16 * s->dims + chunk * OX_CHUNK * 4;
+        const uint8_t *codes = s->v_panel[key / 16] + at;
         vb v[D];
+        if (row == 0)
+            UNROLL for (int d = 0; d < 4 * OX_CHUNK; d += 64)
+                ask(s->v_next[key / 16] + at + d);
         UNROLL for (int d = 0; d < D; d++)
             v[d] = vb_load(codes + d * VB);
         UNROLL for (int r = 0; r < R; r++)
@@ -229,6 +252,7 @@ INLINE void load_value_scales(const attn *s, int from, int to)
     for (int chunk = 0; chunk < s->dims / OX_CHUNK; chunk++)
         for (int key = from / 16 * 16; key < 64; key += VL) {
             float *scale = s->v_scale + chunk * OX_ATTN_TILE + key;
+            ask(s->v_next[key / 16] + 16 * s->dims + 32 * chunk);
             if (key < to)
                 vf_store(scale, vf_from_half((const uint16_t *)(s->v_panel[key / 16] + 16 * s->dims) + 16 * chunk + key % 16));
             for (int r = 0; r < VL; r++)

@@ -21,10 +21,10 @@ INLINE void index_tile(attn *s, int64_t tile, int64_t end, const float *weights,
 {
     const ox_attn_args *a = s->a;
     int n_keys = end - tile < OX_ATTN_TILE ? (int)(end - tile) : OX_ATTN_TILE;
-    find_panels(s, tile, n_keys, end);
+    find_panels(s, tile, end);
     if (type == OX_KV_F16 && s->rows >= SHARED_ROWS) {
         convert_tile(s, n_keys);
-        score_tile(s, n_keys, OX_KV_F32);
+        score_tile(s, n_keys, CONVERTED);
     } else
         score_tile(s, n_keys, type);
     for (int i = 0; i < a->n_queries; i++) {
