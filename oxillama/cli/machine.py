@@ -104,8 +104,9 @@ def read_speed(seconds: float, threads: int, available: int | None, root: str | 
     if available is not None and available < PART_OF_MEMORY * n_bytes:
         return None
     n_rows = n_bytes // (4 * ROW_VALUES)
-    weights = np.ones((n_rows, ROW_VALUES), np.float32)  # written, or all its pages would be one page of zeros
-    matrix = Matrix(weights.view(np.uint8).reshape(-1), "F32", weights.shape, name="doctor", repack=False)
+    weights = np.ones((n_rows, ROW_VALUES), np.float32)
+    # Panels: to put rows as they are stored into panels takes longer than to read them.
+    matrix = Matrix(weights.view(np.uint8).reshape(-1), "F32", weights.shape, name="doctor")
     row = np.ones((1, ROW_VALUES), np.float32)
     one = weights.nbytes / _fastest(matrix, row, 1, seconds / 2)
     several = one if threads == 1 else weights.nbytes / _fastest(matrix, row, threads, seconds / 2)
