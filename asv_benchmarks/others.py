@@ -5,13 +5,15 @@ random weights of the shape of Llama 3.2 1B, which are made in FOLDER. Each runt
 by the first of the interpreters --pythons that has it, and left out with a line where none has. The runtimes of equal
 numbers of bits take turns, --rounds times, and medians are compared: tokens a second of a prompt of 512 tokens, and of
 1, 8 and 64 sequences that are decoded; seconds that loading takes; and seconds from the start of a fresh process to its
-first token, with all files in the page cache. All are given token ids, and those that generate choose greedily.
+first token, with all files in the page cache, and oxillama's modules compiled to bytecode as pip leaves them. All are
+given token ids, and those that generate choose greedily.
 
 A table of Markdown is printed at the end: in brackets stands how many times as fast oxillama is with the weights that
 the row is compared with. `oxillama, packed` maps packed weights, of which the first load makes a file.
 """
 
 import argparse
+import compileall
 import json
 import statistics
 import subprocess
@@ -23,6 +25,8 @@ from pathlib import Path
 from benchmarks.shapes import make_model
 from compare import Worker
 from sides import Work
+
+import oxillama
 
 SHAPE = "llama3.2-1b"
 SIDES = Path(__file__).with_name("other_sides.py")
@@ -226,6 +230,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     a = arguments()
+    compileall.compile_dir(Path(oxillama.__file__).parent, quiet=1)
     pythons = find_pythons(a.pythons)
     print_table([side for group in a.groups for side in measure(GROUPS[group], pythons, a)])
 
