@@ -63,7 +63,7 @@ def answer_grammar(
     root = rules.new_rule("root")
     triggers = makers.triggers()
     if schema is not None or constraint is not None:
-        body = makers.json(schema, "the schema") if constraint is None else rules.rule(constraint[1])
+        body = makers.json(schema) if constraint is None else rules.rule(constraint[1])
         before = makers.reasoning(marks, opened, spaced=bool(form.frame.content_begin))
         rules.define(root, rules.seq((before, makers.framed(body))))
         return AnswerGrammar(Grammar.from_rules(rules, root))
@@ -324,7 +324,7 @@ class _Answers:
         found = []
         if kind != "json":
             chosen = None if listed is None else [parts.text(v) for v in listed if isinstance(v, str)]
-            held = parts.constrained(inner) if chosen is None and isinstance(inner, Mapping) else None
+            held = parts.constrained(inner, root) if chosen is None and isinstance(inner, Mapping) else None
             chosen = chosen if held is None else [held]
             value = parts.until(shape.value_end) if chosen is None else rules.seq((rules.alt(chosen), end))
             found.append(around(texts, value))
@@ -337,7 +337,7 @@ class _Answers:
                     else {"enum": [v for v in listed or () if not isinstance(v, str)]}
                 )
             if kind != "text":
-                value = self.json(described, f"the argument {key!r}")
+                value = self.json(described, f"the argument {key!r}: ")
                 found.append(around(others, rules.seq((value, parts.gap(), parts.mark(shape.value_end)))))
         return rules.alt(found)
 
@@ -358,23 +358,26 @@ class _Answers:
         schema = self.tools[name]
         self.check(name, schema)
         described = {**_as_object(schema), "type": "object"}
-        try:
-            return self.json(described, f"the parameters of the tool {name!r}", spaced)
-        except GrammarError as error:
-            raise GrammarError(f"the parameters of the tool {name!r}: {error}") from None
+        return self.json(described, f"the parameters of the tool {name!r}: ", spaced)
 
     def check(self, name: str, schema: Any) -> None:
         kind = _as_object(schema).get("type", "object")
         if "object" not in (kind if isinstance(kind, list) else [kind]):
             raise GrammarError(f"the parameters of the tool {name!r} must be of type object, not {kind!r:.60}")
 
-    def json(self, schema: Any, what: str, spaced: bool = False) -> int:
+    def json(self, schema: Any, what: str = "", spaced: bool = False) -> int:
+        """The rule of a schema's values. what: stands before errors, whose places are those within this schema."""
         from oxillama.grammar.json_schema import JsonSchemaCompiler  # twenty modules, which only schemas need
 
-        if spaced:
-            rule = JsonSchemaCompiler.add_to(self.rules, _closed(schema), mode="full", whitespace="flexible")
-        else:
-            rule = JsonSchemaCompiler.add_to(self.rules, schema, mode=self.mode)
+        try:
+            if spaced:
+                rule = JsonSchemaCompiler.add_to(self.rules, _closed(schema), mode="full", whitespace="flexible")
+            else:
+                rule = JsonSchemaCompiler.add_to(self.rules, schema, mode=self.mode)
+        except GrammarError as error:
+            if not what:
+                raise
+            raise GrammarError(f"{what}{error}") from None
         return self.rules.rule(rule)
 
 

@@ -5,8 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxillama.chat.patterns import MARK, Hole, Pattern
+from oxillama.chat.values import place_of
+from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import NoTextError, RuleSet, utf8_sequences
 from oxillama.grammar.matcher import Grammar
+from oxillama.grammar.regex import parse_regex
 
 __all__ = ["END", "ControlToken", "Parts"]
 
@@ -101,10 +104,11 @@ class Parts:
     def any_byte(self) -> int:
         return self.rules.range(0, 255)
 
-    def constrained(self, schema: Mapping[str, Any]) -> int | None:
+    def constrained(self, schema: Mapping[str, Any], root: Any) -> int | None:
         """A plain text that meets `pattern`, `minLength` and `maxLength` of a schema; None if it has none of these.
 
-        Of both, the pattern alone holds. One that has alternatives that may begin or end anywhere doesn't.
+        Of both, the pattern alone holds. One that has alternatives that may begin or end anywhere doesn't. Raises
+        GrammarError for a pattern that can't be compiled, with its place in `root`.
         """
         pattern, least, most = schema.get("pattern"), schema.get("minLength"), schema.get("maxLength")
         if isinstance(pattern, str):
@@ -112,7 +116,10 @@ class Parts:
             if "|" in pattern and not all(anchored):
                 return None
             whole = ("" if anchored[0] else "[^]*") + pattern + ("" if anchored[1] else "[^]*")
-            return self._matching(whole)
+            try:
+                return self._matching(whole)
+            except GrammarError as error:
+                raise GrammarError(f"pattern at {place_of(schema, root)}: {error}") from None
         if least is None and most is None:
             return None
         if not all(n is None or (type(n) is int and 0 <= n <= MAX_LENGTH) for n in (least, most)):
@@ -124,8 +131,10 @@ class Parts:
         automaton = Grammar.from_regex(pattern).automaton
         if not automaton.nullable:
             return self.rules.rule(self.rules.linked("", automaton))
+        # A group would hide what a pattern looks ahead for, which is supported at its beginning alone.
+        filled = f"(?:{pattern})" if parse_regex(pattern).kind == "alt" else pattern
         try:  # what is linked takes a byte at least
-            automaton = Grammar.from_regex(f"(?=[^])(?:{pattern})").automaton
+            automaton = Grammar.from_regex(f"(?=[^]){filled}").automaton
         except NoTextError:
             return self.rules.seq(())
         return self.maybe(self.rules.rule(self.rules.linked("", automaton)))

@@ -237,7 +237,8 @@ class _Rendering:
         self._able = self._capabilities({})
         if variables and not self._able.plain:  # it may need them
             self._able = self._capabilities(variables)
-        if tools and not self._able.tools and not _PROBING.get():
+        if tools and not _PROBING.get() and not self._template._compiled.told and not self._able.tools:
+            self._template._compiled.told = True  # once, or a server's log has it for every request
             _LOG.warning("the chat template doesn't print tools: the model will not know of them")
 
     def _capabilities(self, extra: Mapping[str, Any]) -> Capabilities:
@@ -305,13 +306,17 @@ def check_tools(tools: object) -> None:
         raise ChatTemplateError(f"tools must be a list of dicts, not {type(tools).__name__} {tools!r:.60}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Compiled:
-    """A template's code, the names that it reads, and what was found of its capabilities."""
+    """A template's code, the names that it reads, and what was found of its capabilities.
+
+    told: whether the log has it that tools aren't printed.
+    """
 
     template: "Template"
     variables: frozenset[str]
     known: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
+    told: bool = False
 
 
 @lru_cache(maxsize=16)

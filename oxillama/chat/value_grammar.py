@@ -226,7 +226,7 @@ class BracesValues(Values):
         self.quote = quote
 
     def string(self, schema: Mapping[str, Any]) -> int:
-        parts, held = self.parts, self.parts.constrained(schema)
+        parts, held = self.parts, self.parts.constrained(schema, self.root)
         if held is not None:
             return self.rules.seq((parts.mark(self.quote), held, parts.mark(self.quote)))
         return parts.shared(self.rules.seq((parts.mark(self.quote), parts.until(self.quote))))
@@ -256,7 +256,7 @@ class NestedValues(Values):
         kinds = schema.get("type") if isinstance(schema, Mapping) else None
         opening = parts.mark(f"{self.mark}<{name}>")
         free = isinstance(schema, Mapping) and kinds == "string" and "enum" not in schema and "const" not in schema
-        if free and (held := parts.constrained(schema)) is not None:
+        if free and (held := parts.constrained(schema, self.root)) is not None:
             return self.rules.seq((opening, held, parts.mark(end)))
         if free or not isinstance(schema, Mapping) or not schema:
             return self.rules.seq((opening, parts.until(end)))

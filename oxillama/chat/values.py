@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from oxillama.chat.calls import read_json
 
-__all__ = ["Kind", "Schema", "escaped", "kind_of", "property_of", "value_json"]
+__all__ = ["Kind", "Schema", "escaped", "kind_of", "place_of", "property_of", "value_json"]
 
 Schema = Mapping[str, Any] | bool
 Kind = Literal["text", "json", "any"]
@@ -32,6 +32,18 @@ def resolved(schema: Any, root: Any) -> Any:
         for step in reference[1:].split("/")[1:]:
             schema = schema.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(schema, Mapping) else None
     return schema
+
+
+def place_of(schema: Any, root: Any) -> str:
+    """Where a schema stands in the one that it is a part of, as a JSON pointer; "#" if it isn't found."""
+    todo = [(root, "#")]
+    while todo:
+        inner, place = todo.pop()
+        if inner is schema:
+            return place
+        steps = inner.items() if isinstance(inner, Mapping) else enumerate(inner) if isinstance(inner, list) else ()
+        todo += [(one, f"{place}/{str(step).replace('~', '~0').replace('/', '~1')}") for step, one in steps]
+    return "#"
 
 
 def kind_of(schema: Any, root: Any = None) -> Kind:

@@ -78,7 +78,7 @@ class Exchange:
     @property
     def anthropic(self) -> bool:
         """Whether errors have Anthropic's form."""
-        return str(self.path).endswith(("/v1/messages", "/v1/messages/count_tokens"))
+        return "/v1/messages/" in f"{self.path}/"
 
     async def elsewhere(self, make: Callable[[], T]) -> T:
         """make(), in another thread, of which a key has half at most."""

@@ -114,6 +114,7 @@ _INPUT = (
         ),
         "effort and form of the answer",
     ),
+    Field("output_format", FORMAT, "`output_config.format`, by its older name"),
     CACHE,
 )
 COUNT_TOKENS = Record(_INPUT)
@@ -128,6 +129,7 @@ MESSAGES = Record((
     accepted("metadata", MapOf(Text(0, 512), 16, lambda place, key: key), "for the caller"),
     accepted("service_tier", Choice(("auto", "standard_only")), "there is one"),
     refused("container", "nothing is run"),
+    refused("thread", "nothing is kept: send the whole conversation, by tool_runner(..., thread=False)"),
     refused("mcp_servers", "nothing is ever fetched"),
     accepted("context_management", Record((Field("edits", ListOf(EDIT, 8), "none that clears anything"),)),
              "nothing is cleared"),

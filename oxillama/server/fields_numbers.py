@@ -40,6 +40,7 @@ RERANK = Record((
     Field("top_n", Integer(1, MAX_TEXTS), "only the best"),
     Field("return_documents", Boolean(), "the documents beside their scores"),
     refused("max_chunks_per_doc", "documents are read whole"),
+    refused("max_tokens_per_doc", "shorten the documents"),
     refused("rank_fields", "documents are texts"),
     refused("truncate_prompt_tokens", "shorten the documents"),
     USER,

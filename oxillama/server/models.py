@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from oxillama._util.checks import nearest
@@ -64,7 +65,7 @@ class ServedModel:
     n_open: int = 0
     chain: SamplerChain | None = None
     fingerprint: str = ""
-    calls: bool = False
+    capabilities: list[str] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -100,6 +101,7 @@ class Models:
         if not models:
             raise ConfigError("engines is empty: give at least one model")
         self._config = config
+        self.template = read_template(config.chat_template)
         self._room = asyncio.Lock()  # of the one that makes room and is loaded into it
         self._arriving: dict[str, asyncio.Task[None]] = {}  # of models that requests wait for
         self.all = {model.id: model for model in models}
@@ -133,7 +135,7 @@ class Models:
     def _loaded(self, model: ServedModel, engine: AsyncEngine) -> None:
         model.chain = default_chain(engine.engine, self._config)
         model.fingerprint = fingerprint_of(engine.engine)
-        model.calls = writes_calls(engine.engine, self._config)
+        model.capabilities = capabilities(engine.engine, self._config.tool_format, self.template)
         model.engine, model.state, model.used_at = engine, "ready", time.monotonic()
 
     async def unload(self, model: ServedModel) -> None:
@@ -306,20 +308,34 @@ def fingerprint_of(engine: Engine) -> str:
     return "fp_" + hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def capabilities(engine: Engine) -> list[str]:
-    """What a model can be asked for."""
+def capabilities(engine: Engine, tool_format: str | None, template: str | None) -> list[str]:
+    """What a model can be asked for. tool_format, template: the server's own, in place of the model's."""
     if engine.context.core.encoder:
         found = ["embeddings"]
     else:
-        found = ["chat"] * (engine.tokenizer.chat_template is not None) + ["completions", "embeddings"]
-    return found + ["rerank"] * (engine.context.classifier is not None)
+        chats = template is not None or engine.tokenizer.chat_template is not None
+        found = ["chat"] * chats + ["completions", "embeddings"]
+    found += ["rerank"] * (engine.context.classifier is not None)
+    return found + ["tools"] * writes_calls(engine, tool_format, template)
 
 
-def writes_calls(engine: Engine, config: ServerConfig) -> bool:
+def read_template(path: str | None) -> str | None:
+    """The text of a template's file. Raises ConfigError."""
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"chat_template {path} can't be read: {error}") from None
+
+
+def writes_calls(engine: Engine, tool_format: str | None, template: str | None) -> bool:
     """Whether it is known how the model calls tools."""
-    source = engine.tokenizer.chat_templates.get("tool_use", engine.tokenizer.chat_template)
-    if config.chat_template is not None or config.tool_format is not None or source is None:
-        return config.tool_format not in (None, "text")
+    source = template or engine.tokenizer.chat_templates.get("tool_use", engine.tokenizer.chat_template)
+    if source is None:
+        return False
+    if tool_format is not None:
+        return tool_format != "text"
     form = ChatFormat.of_template(source)
     return form.calls is not None or form.harmony
 
@@ -347,7 +363,7 @@ def described(model: ServedModel, name: str, parent: str | None) -> dict[str, An
             "file_type": metadata.get("general.file_type"),
             **file_facts(engine),
             "embedding_size": spec.n_embd,
-            "capabilities": [*capabilities(engine), *(["tools"] if model.calls else [])],
+            "capabilities": model.capabilities,
             "defaults": {n: getattr(config, n) for n in ("temperature", "top_p", "top_k", "min_p")},
         }
     base = {"id": name, "object": "model", "created": model.created, "owned_by": "oxillama", "parent": parent}

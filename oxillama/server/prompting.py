@@ -20,7 +20,7 @@ from oxillama.server.fields import CHAT
 from oxillama.server.models import Chosen
 from oxillama.server.turns import renamed
 
-__all__ = ["conversation", "prompt_of", "use_tools"]
+__all__ = ["conversation", "prompt_of", "requires_calls", "use_tools"]
 
 ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
 
@@ -142,6 +142,14 @@ def use_tools(
         options["tool_choice"] = wanted
     if exchange.service.config.tool_format is not None and wanted != "none":
         options["tool_format"] = exchange.service.config.tool_format
+
+
+def requires_calls(options: Mapping[str, Any]) -> bool:
+    """Whether the answer is calls of tools and nothing else, by what `use_tools` put into `options`."""
+    choice = options.get("tool_choice", "auto")
+    if isinstance(choice, Mapping):
+        choice = choice.get("allowed_tools", choice)["mode"]
+    return choice not in ("auto", "none")
 
 
 def _chosen(choice: Mapping[str, Any]) -> tuple[list[str], str]:

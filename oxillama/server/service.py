@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from oxillama.chat.shapes import ReasoningFormat
@@ -61,7 +60,7 @@ class Service:
         self.secret = os.urandom(32)
         if config.tool_format not in (None, "text"):
             find_format(config.tool_format)  # raises for a name of none
-        self.chat_template = read_template(config.chat_template)
+        self.chat_template = models.template
         self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False
         self.open: set[Underway] = set()
@@ -130,13 +129,3 @@ def read_reasoning(given: str | None) -> ReasoningFormat | str | None:
     if len(marks) != 2:
         raise ConfigError(f"reasoning_format must be none, or two marks as '<think> </think>', not {given!r:.60}")
     return ReasoningFormat(*marks)
-
-
-def read_template(path: str | None) -> str | None:
-    """The text of a template's file. Raises ConfigError."""
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"chat_template {path} can't be read: {error}") from None

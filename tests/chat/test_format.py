@@ -205,7 +205,10 @@ def test_texts_meet_the_conditions_of_their_schemas(name):
 
 
 @pytest.mark.parametrize("name", ["tagged", "tagged-keys", "tagged-types", "braces", "nested", "object"])
-@pytest.mark.parametrize("pattern", ["^(?:[a-c]*)$", "^(?:(?:ab)?|x{2})$", "^$", "^a?b?$", "^(?:|\\n\\n|a\\n)$"])
+@pytest.mark.parametrize("pattern", [
+    "^(?:[a-c]*)$", "^(?:(?:ab)?|x{2})$", "^$", "^a?b?$", "^(?:|\\n\\n|a\\n)$", "^$|^ab$",
+    "^(?=a|$)a?$", "^(?!ab)[a-c]*$", "^(?=[ab]*$)(?!b)[a-c]*$",
+])  # fmt: skip
 def test_texts_meet_patterns_that_may_be_empty(name, pattern):
     properties = {"input": {"type": "string", "pattern": pattern}}
     tools = [{"name": "run", "parameters": {"type": "object", "properties": properties, "required": ["input"]}}]
@@ -218,6 +221,22 @@ def test_texts_meet_patterns_that_may_be_empty(name, pattern):
         if fits:
             found, _ = read(form, [answer])
             assert [call.arguments for call in found.tool_calls] == [{"input": text}], answer
+
+
+HIDDEN = {"type": "string", "pattern": "^x(?=y)y$"}
+
+
+@pytest.mark.parametrize(("name", "properties", "place"), [
+    ("tagged", {"a/b": HIDDEN}, "pattern at #/properties/a~1b"),
+    ("tagged", {"of": {"type": "object", "properties": {"b": HIDDEN}}}, "the argument 'of': schema at #/properties/b"),
+    ("braces", {"of": {"type": "array", "items": HIDDEN}}, "pattern at #/properties/of/items"),
+    ("nested", {"of": {"type": "object", "properties": {"b": HIDDEN}}}, "pattern at #/properties/of/properties/b"),
+    ("object", {"b": HIDDEN}, "the parameters of the tool 'run': schema at #/properties/b"),
+])  # fmt: skip
+def test_a_pattern_that_cannot_be_held_is_named_with_its_place(name, properties, place):
+    tools = [{"name": "run", "parameters": {"type": "object", "properties": properties}}]
+    with pytest.raises(GrammarError, match=f"^{place}: .*looking ahead"):
+        ChatFormat.of_template(TEMPLATES[name]).grammar(tools, "required")
 
 
 def test_choice_of_tools():

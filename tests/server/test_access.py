@@ -9,9 +9,12 @@ import pytest
 import oxillama as ox
 from oxillama.core.loading import shipped_model
 from oxillama.errors import ConfigError
+from oxillama.server import ServerConfig, create_app
 from oxillama.server.auth import read_keys
 from oxillama.server.metrics import ServerMetrics, process_metrics
-from tests.server.client import HI
+from tests.server.client import HI, Client
+
+MODELS = Path(__file__).parents[1] / "data" / "models"
 
 KEY = "a-long-secret"
 
@@ -201,6 +204,17 @@ def test_too_many_headers(client):
     assert (answer.status, answer.error["code"]) == (431, "too_many_headers")
 
 
+def test_a_template_of_the_server_counts_for_what_a_model_can_do(tmp_path):
+    path = tmp_path / "template.jinja"
+    path.write_text("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}")
+    with ox.load(MODELS / "qwen3.gguf", num_threads=1) as engine:  # it has no template
+        for settings, chats in (({}, []), ({"chat_template": str(path)}, ["chat"])):
+            for form, calls in (({}, []), ({"tool_format": "hermes"}, ["tools"] if chats else [])):
+                client = Client(create_app({"bare": engine}, ServerConfig(**settings, **form)))
+                (told,) = client.get("/v1/models").json["data"]
+                assert told["oxillama"]["capabilities"] == [*chats, "completions", "embeddings", *calls]
+
+
 def test_models_are_listed(client, configured, engine):
     found = client.get("/v1/models").json["data"]
     assert [one["id"] for one in found] == ["tiny"]
@@ -212,6 +226,8 @@ def test_models_are_listed(client, configured, engine):
         assert known["size"] == sum(t.nbytes for t in file.tensors.values())
     (told,) = configured(tool_format="hermes").get("/v1/models").json["data"]
     assert told["oxillama"]["capabilities"] == ["chat", "completions", "embeddings", "tools"]
+    (text,) = configured(tool_format="text").get("/v1/models").json["data"]
+    assert text["oxillama"]["capabilities"] == ["chat", "completions", "embeddings"]
     assert client.get("/v1/models/tiny").json["id"] == "tiny"
     answer = client.get("/v1/models/tinny")
     assert (answer.status, answer.error["code"]) == (404, "model_not_found")

@@ -98,6 +98,17 @@ def test_what_clients_send_that_asks_for_nothing(client):
     assert client.post(PATH, {**BASE, **fields}).status == 200
 
 
+def test_the_form_of_an_answer_by_its_older_name(client):
+    form = {"type": "json_schema", "schema": {"enum": ["ab"]}}
+    for fields in ({"output_format": form}, {"output_format": form, "output_config": {"format": form}}):
+        assert client.post(PATH, {**BASE, **fields, "max_tokens": 20}).json["content"][0]["text"] == '"ab"'
+
+
+def test_errors_of_unknown_paths_have_its_form(client):
+    answer = client.get("/v1/messages/batches")
+    assert (answer.status, answer.json["type"], answer.json["error"]["type"]) == (404, "error", "not_found_error")
+
+
 def test_errors_have_its_form(client):
     answer = client.post(PATH, messages=HI)
     assert answer.status == 400
@@ -113,6 +124,10 @@ def test_errors_have_its_form(client):
     ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "sub"}}, "tool_choice.name"),
     ({"tools": [NOT_HELD], "tool_choice": {"type": "any"}}, "tools[0].input_schema"),
     ({"output_config": {"format": {"type": "json_schema", "schema": {"type": 5}}}}, "output_config.format"),
+    ({"output_format": {"type": "json_schema", "schema": {"type": 5}}}, "output_format"),
+    ({"output_format": {"type": "json_schema", "schema": {"type": "null"}},
+      "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}, "output_format and"),
+    ({"thread": {"type": "create"}}, "thread is not supported: nothing is kept"),
     ({"output_config": {"effort": "high"}}, "the chat template reads no variable"),
     ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits[0].type"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0].type"),

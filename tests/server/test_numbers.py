@@ -59,6 +59,8 @@ def test_ranking(ranking, ranker):
     for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
         answer = ranking.post(path, query="a ball", documents=[TEXTS[0], {"text": TEXTS[1]}, TEXTS[2]]).json
         assert [(r["index"], r["relevance_score"]) for r in answer["results"]] == [(r.index, r.score) for r in alone]
+        n_tokens = answer["usage"]["total_tokens"]
+        assert answer["meta"]["tokens"] == {"input_tokens": n_tokens, "output_tokens": 0}
     best = ranking.post("/rerank", query="a ball", documents=TEXTS, top_n=1, return_documents=True).json["results"]
     assert [r["document"]["text"] for r in best] == [TEXTS[alone[0].index]]
 

@@ -88,6 +88,20 @@ def test_calls_are_items(configured):
     assert arguments == done["arguments"] == call["arguments"]
 
 
+@pytest.mark.parametrize("choice", [
+    "required", {"type": "function", "name": "add"},
+    {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "add"}]},
+])  # fmt: skip
+def test_a_form_holds_for_no_calls(configured, choice):
+    """What instructor's RESPONSES_TOOLS sends: the schema as the form of the text, and as a call that is required."""
+    options = {"input": "hi", "tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False, "seed": 2}
+    form = {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "null"}}}}
+    client = configured(tool_format="hermes")
+    alone, formed = [client.post(PATH, options | more).json["output"] for more in ({}, form)]
+    assert [one["type"] for one in formed] == ["function_call"]
+    assert formed[0]["arguments"] == alone[0]["arguments"]
+
+
 def test_a_call_that_is_cut_is_incomplete(configured):
     client = configured(tool_format="hermes")
     options = {"input": "hi", "tools": [TOOL], "tool_choice": "required", "seed": 2, "temperature": 0}
@@ -111,6 +125,8 @@ def test_a_call_that_is_cut_is_incomplete(configured):
     ({"text": {"format": {"type": "json_schema", "schema": {"type": 5}}}}, "text.format"),
     ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
     ({"tools": [{**TOOL, "parameters": {"type": 5}}], "tool_choice": "required"}, "tools[0].parameters"),
+    ({"tools": [TOOL], "tool_choice": "required", "text": {"format": {"type": "json_schema", "schema": {"type": 5}}}},
+     "text.format"),
     ({"instructions": "x", "input": [{"role": "user", "content": "y"}, {"type": "function_call", "call_id": "1",
       "name": "add", "arguments": "{"}]}, "input[1].arguments"),
 ])  # fmt: skip

@@ -24,7 +24,9 @@ from oxillama.grammar.json_schema.literals import (
     STRING,
     TRUE,
     Literal,
+    Path,
     Schema,
+    pointer,
     refusal,
 )
 from oxillama.grammar.json_schema.numbers import Numbers, constant_expr, number_expr
@@ -38,6 +40,7 @@ from oxillama.sampler_config import SCHEMA_MODES, SchemaMode
 __all__ = ["JsonSchemaCompiler"]
 
 MAX_RULES = 20_000
+MAX_PLACES = 5  # that an error names
 WHITESPACE = ("json", "flexible")
 ANNOTATIONS = frozenset(
     ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment")
@@ -145,13 +148,13 @@ def _is_narrow(mode: str) -> bool:
 def _compiled(documents: Documents, budget: Budget, flexible: bool, narrow: bool) -> Grammar:
     texts = JsonText(RuleSet(budget=budget), flexible, narrow=narrow)
     try:
-        return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
+        return _Compilation(documents, texts).grammar()
     except GrammarError:
         if not texts.counted_on_names:
             raise
     texts = JsonText(RuleSet(budget=budget), flexible, narrow=narrow)
     texts.counts_on_names = False
-    return Grammar.from_rules(texts.rules, _Compilation(documents, texts).root())
+    return _Compilation(documents, texts).grammar()
 
 
 def _from_pickle(schema: bytes, mode: SchemaMode, whitespace: str, draft: int | None, budget: int | None) -> Grammar:
@@ -183,6 +186,18 @@ class _Compilation:
         self.objects = Objects(texts)
         self.known: dict[tuple[tuple[int, bool, str], ...], int] = {}
         self.todo: list[tuple[int, int, int, Sequence[Literal]]] = []
+        self.unmet: list[Path] = []  # of leaves that no value meets
+
+    def grammar(self) -> Grammar:
+        """The grammar of the schema's values. Raises GrammarError, for one that has none with the places of leaves."""
+        root = self.root()
+        try:
+            return Grammar.from_rules(self.rules, root)
+        except NoTextError as error:
+            if not self.unmet:
+                raise
+            places = ", ".join(dict.fromkeys(map(pointer, self.unmet[:MAX_PLACES])))
+            raise NoTextError(f"{error}; no value meets the schema at {places}") from None
 
     def root(self) -> int:
         root = self.rules.new_rule("root")
@@ -244,6 +259,7 @@ class _Compilation:
         try:
             return self.texts.kept((draft, self.texts.narrow, key), make)
         except NoTextError:
+            self.unmet.append(literal.path)
             return None
         except GrammarError as error:
             raise _placed(literal, error) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields import CHAT, SERVING
 from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
-from oxillama.server.prompting import conversation
+from oxillama.server.prompting import conversation, requires_calls
 from oxillama.server.sse import DONE, Event
 from oxillama.server.turns import Translated, renamed
 
@@ -48,9 +49,22 @@ def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> A
             raise bad_value("top_logprobs", "top_logprobs needs logprobs: give it as true")
     options["max_tokens"] = most_tokens(values)
     messages = conversation(values, options, exchange, chosen)
+    if constraint == "response_format" and requires_calls(options):
+        _leave_out_form(options, chosen)
     check_stream(values)
     n = limited("n", values.get("n", 1), config.max_n, "--max-n")
     return Ask(chosen, options, messages, n=n, whole=not values.get("stream"), constraint=constraint)
+
+
+def _leave_out_form(options: dict[str, Any], chosen: Chosen) -> None:
+    """Takes the form of the text out of `options`, of an answer that is calls alone. Raises ApiError for a wrong one.
+
+    Clients give both (instructor's RESPONSES_TOOLS, for one): the form holds for what is said, which is nothing.
+    """
+    factory = chosen.model.ready.engine.context.factory
+    fault = factory.fault("json_schema", json.dumps(options.pop("json_schema")), options.get("cache_salt"))
+    if fault:
+        raise bad_value("response_format", f"response_format: {fault}", "invalid_json_schema")
 
 
 def read_translated(translated: Translated, exchange: Exchange, chosen: Chosen) -> Ask:

@@ -83,7 +83,9 @@ async def rerank(exchange: Exchange) -> None:
             for result in results:
                 result["document"] = {"text": documents[result["index"]]}
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-        return dumped({"id": new_id("rerank-"), "model": chosen.name, "results": results, "usage": usage})
+        counted = {"tokens": {"input_tokens": n_tokens, "output_tokens": 0}}  # as Cohere's clients read it
+        said = {"id": new_id("rerank-"), "model": chosen.name, "results": results, "usage": usage, "meta": counted}
+        return dumped(said)
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 

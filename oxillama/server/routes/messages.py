@@ -9,7 +9,7 @@ from typing import Any
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, usage_of
 from oxillama.server.asks import Ask, Run
-from oxillama.server.errors import ApiError
+from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
 from oxillama.server.generating import answered, choices_of
@@ -78,9 +78,15 @@ def as_chat(values: Mapping[str, Any]) -> Translated:
     wanted = values.get("output_config", {})
     if "effort" in wanted:
         chat["reasoning_effort"] = wanted["effort"]
-    if "format" in wanted:
-        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted["format"]["schema"]}}
-    return Translated(chat, {**turns.names, **tool_names(values.get("tools", ()), "input_schema"), **NAMES})
+    form, names = wanted.get("format"), NAMES
+    if "output_format" in values:
+        if form is not None and form != values["output_format"]:
+            raise bad_value("output_format", "output_format and output_config.format are both given: give the latter")
+        if form is None:
+            form, names = values["output_format"], {**NAMES, "response_format": "output_format"}
+    if form is not None:
+        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": form["schema"]}}
+    return Translated(chat, {**turns.names, **tool_names(values.get("tools", ()), "input_schema"), **names})
 
 
 def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:

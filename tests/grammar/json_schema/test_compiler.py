@@ -180,6 +180,8 @@ def test_draft_4_has_its_own_exclusive_bounds():
         ({"not": {"uniqueItems": True}}, "uniqueItems at #/not/uniqueItems: its opposite"),
         ({"required": [1]}, "required at #: its items must be str"),
         (False, "matches no text at all"),
+        ({"type": "object", "properties": {"a": {"type": "string", "pattern": "a^b"}}, "required": ["a"]},
+         "schema at #/properties/a"),
         ({"allOf": [{"type": "null"}, {"minLength": 1, "type": "string"}]}, "matches no text at all"),
         ("{", "the schema is no JSON"),
         (None, "a schema is an object or a boolean, not NoneType"),
