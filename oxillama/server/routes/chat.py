@@ -23,6 +23,7 @@ from oxillama.server.turns import Translated, renamed
 
 __all__ = ["chat_completions", "check_stream", "read_ask", "read_translated", "stream_options", "timings_of"]
 
+ROLE = as_json({"role": "assistant", "content": ""})  # the first delta of a stream
 _ENGINE = [field for field in CHAT.fields if field.to and field not in SERVING]
 
 
@@ -127,8 +128,7 @@ class ChatDialect:
 
     def begin(self) -> list[Event]:
         more: dict[str, Any] = {"prompt_token_ids": self.run.prompts[0]} if self.shows_ids else {}
-        role = as_json({"role": "assistant", "content": ""})
-        return [self._event(choice, role, **more) for choice in self.choices]
+        return [self._event(choice, ROLE, **more) for choice in self.choices]
 
     def step(self, index: int, chunk: Chunk) -> list[Event]:
         choice = self.choices[index]
