@@ -98,6 +98,7 @@ class ChatDialect:
         self.shows_logprobs = bool(values.get("logprobs"))
         self.shows_reasoning = values.get("include_reasoning", True)
         self._hidden = [0] * len(self.choices)  # tokens of each that are reasoning's
+        self._begun = ""  # JSON of an event of a stream, up to its choices
         self.head = {
             "id": new_id("chatcmpl-"),
             "object": "chat.completion.chunk" if values.get("stream") else "chat.completion",
@@ -105,7 +106,6 @@ class ChatDialect:
             "model": run.ask.chosen.name,
             "system_fingerprint": run.ask.chosen.model.fingerprint,
         }
-        self._begin = as_json(self.head)[:-1] + ","  # JSON of an event up to its choices
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
@@ -127,6 +127,7 @@ class ChatDialect:
     # ---- a stream
 
     def begin(self) -> list[Event]:
+        self._begun = as_json(self.head)[:-1] + ","
         more: dict[str, Any] = {"prompt_token_ids": self.run.prompts[0]} if self.shows_ids else {}
         return [self._event(choice, ROLE, **more) for choice in self.choices]
 
@@ -181,7 +182,7 @@ class ChatDialect:
             more["usage"] = usage_of(self.run, self.choices)
         rest = as_json(said)[1:] if said else '"logprobs":null,"finish_reason":null}'
         end = f",{as_json(more)[1:]}" if more else "}"
-        return None, f'{self._begin}"choices":[{{"index":{choice.index},"delta":{delta},{rest}]{end}'
+        return None, f'{self._begun}"choices":[{{"index":{choice.index},"delta":{delta},{rest}]{end}'
 
     # ---- a whole answer
 
