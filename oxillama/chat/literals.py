@@ -76,7 +76,10 @@ def marking_of(values: Sequence[Any], literals: Iterable[str], prompt: str) -> M
         texts = list(_texts(values))
     except RecursionError:  # rendering refuses them
         return None
-    found = [literal for literal in literals if any(literal in text for text in texts)]
+    joined = "\n".join(texts)
+    # Some vocabularies have hundreds of literals, and most texts not even the characters that they begin with.
+    near = [literal for literal in literals if literal[:1] in joined and literal in joined]
+    found = [literal for literal in near if any(literal in text for text in texts)]
     if not found:
         return None
     marks = map(chr, range(0xE000, 0xF900))  # of private use

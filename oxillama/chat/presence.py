@@ -69,7 +69,10 @@ def _is_in_order(messages: Sequence[Message], prompt: str) -> bool:
 
 def _behind(text: str, prompt: str, at: int) -> int:
     """The place behind a text that stands at `at` or later; -1 if there is none."""
-    forms = (text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1])
+    found = prompt.find(text, at)
+    if found >= 0:
+        return found + len(text)
+    forms = json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1]
     return next((found + len(form) for form in forms if (found := prompt.find(form, at)) >= 0), -1)
 
 

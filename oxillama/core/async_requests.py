@@ -68,9 +68,8 @@ class CoroutineBell:
             raise GenerateError("another task waits for this already: results are for one task at a time")
         self._in_use = True
         try:
-            if not ready():
-                self._loop.check_outside()
             while not ready():
+                self._loop.check_outside()
                 self._waiter = waiter = asyncio.get_running_loop().create_future()
                 if not ready():  # it could have rung before there was a waiter
                     await waiter
@@ -95,7 +94,7 @@ class Call(Generic[R]):
         """The next (index, chunk); None after the last. Raises the error of the first request that failed."""
         outbox = self._outbox
         if outbox.whole or not outbox.items:
-            await self._bell.wait(lambda: outbox.ended or (outbox.items and not outbox.whole))
+            await self._bell.wait(outbox.is_readable)
         if outbox.error is not None:
             raise outbox.error
         return outbox.items.popleft() if outbox.items else None

@@ -104,6 +104,10 @@ class ResultQueue:
         """Whether all requests are finished, or one has failed."""
         return not self.n_open or self.error is not None
 
+    def is_readable(self) -> bool:
+        """Whether a reader needn't wait: an item is there, of those that are read before the end, or the end is."""
+        return not self.n_open or self.error is not None or (len(self.items) > 0 and not self.whole)
+
     def put(self, index: int, chunk: Chunk) -> None:
         """A chunk of a request."""
         self.items.append((index, chunk))

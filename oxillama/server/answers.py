@@ -20,7 +20,6 @@ __all__ = [
     "Delta",
     "DeltaReader",
     "content_tokens",
-    "folded",
     "logprob_of",
     "number",
     "prompt_logprobs_of",
@@ -156,14 +155,6 @@ class Choice:
         """As OpenAI names it."""
         called = self.calls and not self.reader.broken
         return "tool_calls" if called and self.reason == "stop" else self.reason
-
-
-async def folded(run: Run, choices: list[Choice]) -> list[Choice]:
-    """The choices with all their chunks."""
-    async for step in run.steps():
-        for index, chunk in step:
-            choices[index].add(chunk)
-    return choices
 
 
 def usage_of(run: Run, choices: list[Choice]) -> dict[str, Any]:

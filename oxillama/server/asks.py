@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,7 @@ class Ask:
 
 
 class Run:
-    """Requests of one ask, submitted by `begin`; `steps` gives their chunks as they come.
+    """Requests of one ask, submitted by `begin`; `next` gives their chunks as they come.
 
     prompts: the token ids of each prompt.
     """
@@ -83,19 +83,23 @@ class Run:
         """Queues the requests. Raises what the engine raises for those that can't be served."""
         self._call = Call(self.core, self.requests, self.outbox, self._bell)
 
-    async def steps(self) -> AsyncIterator[list[tuple[int, Chunk]]]:
-        """What steps of the model gave: (index of the choice, chunk) of each. Raises ApiError when its time is over."""
+    async def next(self) -> list[tuple[int, Chunk]]:
+        """What steps of the model gave since the last call: (index of the choice, chunk) of each; none after the last.
+
+        Raises ApiError when its time is over.
+        """
         assert self._call is not None
-        while (found := await self._call.next()) is not None:
-            step = [found]
-            while self.outbox.items and self.outbox.error is None:
-                step.append(self.outbox.items.popleft())
-            for _, chunk in step:
-                if chunk.finish_reason == "deadline":
-                    raise ApiError(504, "timeout", "the answer took longer than the server's --request-timeout")
-                if chunk.finish_reason == "cancelled":
-                    raise ApiError(503, "draining", "the server ends", headers={"Retry-After": "5"})
-            yield step
+        if (found := await self._call.next()) is None:
+            return []
+        came, waiting = [found], self.outbox.items
+        while waiting and self.outbox.error is None:
+            came.append(waiting.popleft())
+        for _, chunk in came:
+            if chunk.finish_reason == "deadline":
+                raise ApiError(504, "timeout", "the answer took longer than the server's --request-timeout")
+            if chunk.finish_reason == "cancelled":
+                raise ApiError(503, "draining", "the server ends", headers={"Retry-After": "5"})
+        return came
 
     def leave(self) -> None:
         """Ends what is not finished, within one step."""

@@ -20,7 +20,7 @@ from oxillama.server.service import Service
 __all__ = ["METHODS", "Exchange", "Tally", "dumped", "new_id"]
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_LETTERS = (b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" * 5)[:256]  # one for each byte
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
 T = TypeVar("T")
 LARGE_BODY = 64 << 10  # bytes of JSON from which it is parsed in another thread
@@ -28,7 +28,7 @@ LARGE_BODY = 64 << 10  # bytes of JSON from which it is parsed in another thread
 
 def new_id(prefix: str = "") -> str:
     """A prefix and 24 random letters and digits."""
-    return prefix + "".join(_LETTERS[byte % 62] for byte in os.urandom(24))
+    return prefix + os.urandom(24).translate(_LETTERS).decode()
 
 
 class Tally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any, Protocol
 
 from oxillama.core.results import Chunk
@@ -114,8 +114,8 @@ def choices_of(run: Run, most_calls: int | None = None, custom: Collection[str] 
 async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
     """Sends what a run gives, as a stream or whole."""
     if run.ask.whole:
-        async for step in run.steps():
-            for index, chunk in step:
+        while came := await run.next():
+            for index, chunk in came:
                 dialect.add(index, chunk)
         finish(exchange, dialect)
         count(exchange, run)  # before the headers, which say what is left
@@ -132,8 +132,8 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
         behind=lambda: run.behind, abort=exchange.abort,
     )  # fmt: skip
     try:
-        async with contextlib.aclosing(pieces(exchange, run, dialect)) as found:
-            await writer.run(found)
+        async with writer:
+            await stream(exchange, run, dialect, writer)
     except asyncio.CancelledError:
         if exchange.gone or not exchange.service.draining:
             raise
@@ -141,7 +141,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
         if task is not None:
             task.uncancel()
         exchange.tally.finish_reason = exchange.tally.failed = "draining"
-        await writer.write(joined(dialect.failed(ApiError(503, "draining", "the server ends"))))
+        await writer.write(encoded(dialect.failed(ApiError(503, "draining", "the server ends"))))
     except ClientGone:
         exchange.gone = True
         raise
@@ -149,25 +149,24 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
     await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def pieces(exchange: Exchange, run: Run, dialect: Dialect) -> AsyncGenerator[bytes, None]:
-    """The body of a stream: all events of one step of the model together."""
-    yield joined(dialect.begin())
-    try:
-        async for step in run.steps():
-            events = [event for index, chunk in step for event in dialect.step(index, chunk)]
-            if events:
-                yield joined(events)
-    except Exception as error:
-        found = failure(error, exchange)
-        exchange.tally.finish_reason = exchange.tally.failed = found.code
-        yield joined(dialect.failed(found))
-        return
+async def stream(exchange: Exchange, run: Run, dialect: Dialect, writer: EventWriter) -> None:
+    """Writes the body of a stream: all events of one step of the model together."""
+    await writer.write(encoded(dialect.begin()))
+    while True:
+        try:
+            came = await run.next()
+            events = [event for index, chunk in came for event in dialect.step(index, chunk)]
+        except Exception as error:
+            found = failure(error, exchange)
+            exchange.tally.finish_reason = exchange.tally.failed = found.code
+            await writer.write(encoded(dialect.failed(found)))
+            return
+        if not came:
+            break
+        if events:
+            await writer.write(encoded(events))
     finish(exchange, dialect)
-    yield joined(dialect.end()) + dialect.tail
-
-
-def joined(events: list[Event]) -> bytes:
-    return b"".join(map(encoded, events))
+    await writer.write(encoded(dialect.end()) + dialect.tail)
 
 
 def finish(exchange: Exchange, dialect: Dialect) -> None:

@@ -33,9 +33,8 @@ def test_a_fault_says_nothing_of_itself(configured, monkeypatch, caplog, stream)
 
     async def broken(self):
         raise RuntimeError("secret detail")
-        yield
 
-    monkeypatch.setattr(generating.Run, "steps", broken)
+    monkeypatch.setattr(generating.Run, "next", broken)
     answer = client.post(CHAT, {**LONG, "stream": stream}, {"x-request-id": "mine"})
     error = answer.events[-1][1]["error"] if stream else answer.error
     assert answer.status == (200 if stream else 500)

@@ -19,12 +19,13 @@ def test_silence_is_filled_with_comments():
     async def send(message):
         sent.append(message["body"])
 
-    async def pieces():
-        yield b"one"
-        await asyncio.sleep(0.12)
-        yield b"two"
+    async def main():
+        async with writer_of(send, [], ping=0.03) as writer:
+            await writer.write(b"one")
+            await asyncio.sleep(0.12)
+            await writer.write(b"two")
 
-    asyncio.run(writer_of(send, [], ping=0.03).run(pieces()))
+    asyncio.run(main())
     assert sent[0] == b"one"
     assert sent[-1] == b"two"
     assert len(sent) >= 3
@@ -38,13 +39,10 @@ def test_a_client_that_reads_nothing_is_cut_off(changed):
     async def send(message):
         await asyncio.sleep(60)
 
-    async def pieces():
-        yield b"one"
-
     async def main():
-        writer = writer_of(send, aborted, **changed)
         with pytest.raises(ClientGone):
-            await writer.run(pieces())
+            async with writer_of(send, aborted, **changed) as writer:
+                await writer.write(b"one")
         assert asyncio.current_task().cancelling() == 0
 
     asyncio.run(main())
@@ -55,11 +53,12 @@ def test_other_cancellations_pass():
     async def send(message):
         await asyncio.sleep(60)
 
-    async def pieces():
-        yield b"one"
+    async def write():
+        async with writer_of(send, []) as writer:
+            await writer.write(b"one")
 
     async def main():
-        task = asyncio.ensure_future(writer_of(send, []).run(pieces()))
+        task = asyncio.ensure_future(write())
         await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -69,5 +68,6 @@ def test_other_cancellations_pass():
 
 
 def test_events_are_whole_lines():
-    assert encoded((None, {"a": "é\n\u2028"})) == 'data: {"a":"é\\n\u2028"}\n\n'.encode()
-    assert encoded(("x.y", {})) == b"event: x.y\ndata: {}\n\n"
+    first = 'data: {"a":"é\\n\u2028"}\n\n'.encode()
+    assert encoded([(None, {"a": "é\n\u2028"})]) == encoded([(None, '{"a":"é\\n\u2028"}')]) == first
+    assert encoded([(None, {"a": "é\n\u2028"}), ("x.y", {})]) == first + b"event: x.y\ndata: {}\n\n"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from oxillama.chat.message import ToolCallDelta
-from oxillama.core.results import Chunk, FinishReason
+from oxillama.core.results import Chunk
 from oxillama.server.answers import Called, Choice, Delta, content_tokens, logprob_of, prompt_logprobs_of, usage_of
 from oxillama.server.asks import Ask, Run, engine_options, limited
 from oxillama.server.custom import custom_names
@@ -19,11 +19,12 @@ from oxillama.server.fields import CHAT, SERVING
 from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import conversation, requires_calls
-from oxillama.server.sse import DONE, Event
+from oxillama.server.sse import DONE, Event, as_json
 from oxillama.server.turns import Translated, renamed
 
 __all__ = ["chat_completions", "check_stream", "read_ask", "read_translated", "stream_options", "timings_of"]
 
+ROLE = as_json({"role": "assistant", "content": ""})  # the first delta of a stream
 _ENGINE = [field for field in CHAT.fields if field.to and field not in SERVING]
 
 
@@ -108,8 +109,10 @@ class ChatDialect:
         self.choices = choices_of(run, most_calls, custom_names(values.get("tools", [])))
         self.streaming = stream_options(values)
         self.shows_ids = values.get("return_token_ids", False)
+        self.shows_logprobs = bool(values.get("logprobs"))
         self.shows_reasoning = values.get("include_reasoning", True)
         self._hidden = [0] * len(self.choices)  # tokens of each that are reasoning's
+        self._begun = ""  # JSON of an event of a stream, up to its choices
         self.head = {
             "id": new_id("chatcmpl-"),
             "object": "chat.completion.chunk" if values.get("stream") else "chat.completion",
@@ -138,20 +141,22 @@ class ChatDialect:
     # ---- a stream
 
     def begin(self) -> list[Event]:
-        return [self._event(choice, {"role": "assistant", "content": ""}) for choice in self.choices]
+        self._begun = as_json(self.head)[:-1] + ","
+        more: dict[str, Any] = {"prompt_token_ids": self.run.prompts[0]} if self.shows_ids else {}
+        return [self._event(choice, ROLE, **more) for choice in self.choices]
 
     def step(self, index: int, chunk: Chunk) -> list[Event]:
         choice = self.choices[index]
         shown = self._shown(choice, chunk)
-        delta = choice.add(chunk)
-        parts = self._parts(choice, delta)
-        events = [self._event(choice, part) for part in parts]
-        if chunk.token_ids[shown] and (self.values.get("logprobs") or self.shows_ids):
-            events = events or [self._event(choice, {})]
-            self._say_tokens(events[-1][1]["choices"][0], chunk, shown)
+        deltas = self._deltas(choice, choice.add(chunk))
+        said = self._tokens(chunk, shown)
+        if said and not deltas:
+            deltas = ["{}"]
+        events = [self._event(choice, delta) for delta in deltas[:-1]]
+        events += [self._event(choice, delta, said) for delta in deltas[-1:]]
         if chunk.finish_reason is not None:
-            events.append(self._event(choice, {}, choice.finish_reason))
-            events[-1][1]["choices"][0]["stop_reason"] = choice.stop_reason
+            ended = {"logprobs": None, "finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
+            events.append(self._event(choice, "{}", ended))
         return events
 
     def end(self) -> list[Event]:
@@ -163,30 +168,35 @@ class ChatDialect:
     def failed(self, error: ApiError) -> list[Event]:
         return [(None, error.openai())]
 
-    def _parts(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]:
-        parts: list[dict[str, Any]] = []
+    def _deltas(self, choice: Choice, delta: Delta) -> list[str]:
+        """JSON of the parts of a delta."""
+        deltas = []
         if delta.reasoning and self.shows_reasoning:
-            parts.append({"reasoning_content": delta.reasoning})
+            deltas.append(f'{{"reasoning_content":{as_json(delta.reasoning)}}}')
         if delta.text:
-            parts.append({"content": delta.text})
-        custom = choice.reader.inputs
-        said = [custom_piece(call) if call.index in custom else call.to_dict() for call in delta.calls]
-        return parts + [{"tool_calls": [call]} for call in said]
+            deltas.append(f'{{"content":{as_json(delta.text)}}}')
+        for call in delta.calls:
+            said = custom_piece(call) if call.index in choice.reader.inputs else call.to_dict()
+            deltas.append(as_json({"tool_calls": [said]}))
+        return deltas
 
-    def _say_tokens(self, said: dict[str, Any], chunk: Chunk, shown: slice) -> None:
-        if self.values.get("logprobs"):
-            said["logprobs"] = {"content": [logprob_of(one) for one in (chunk.logprobs or [])[shown]], "refusal": None}
-        if self.shows_ids:
-            said["token_ids"] = chunk.token_ids[shown]
+    def _tokens(self, chunk: Chunk, shown: slice) -> dict[str, Any]:
+        """What is said of the tokens of a chunk, if it is to be: the last fields of a choice."""
+        if not (self.shows_logprobs or self.shows_ids) or not chunk.token_ids[shown]:
+            return {}
+        logprobs = None
+        if self.shows_logprobs:
+            logprobs = {"content": [logprob_of(one) for one in (chunk.logprobs or [])[shown]], "refusal": None}
+        said = {"logprobs": logprobs, "finish_reason": None}
+        return said | ({"token_ids": chunk.token_ids[shown]} if self.shows_ids else {})
 
-    def _event(self, choice: Choice, delta: dict[str, Any], reason: FinishReason | str | None = None) -> Event:
-        said = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": reason}
-        event: dict[str, Any] = {**self.head, "choices": [said]}
-        if self.shows_ids and "role" in delta:
-            event["prompt_token_ids"] = self.run.prompts[0]
+    def _event(self, choice: Choice, delta: str, said: dict[str, Any] | None = None, **more: Any) -> Event:
+        """An event of one choice. delta: its JSON. said, more: the last fields of the choice, and of the event."""
         if self.streaming.get("continuous_usage_stats"):
-            event["usage"] = usage_of(self.run, self.choices)
-        return None, event
+            more["usage"] = usage_of(self.run, self.choices)
+        rest = as_json(said)[1:] if said else '"logprobs":null,"finish_reason":null}'
+        end = f",{as_json(more)[1:]}" if more else "}"
+        return None, f'{self._begun}"choices":[{{"index":{choice.index},"delta":{delta},{rest}]{end}'
 
     # ---- a whole answer
 
@@ -211,7 +221,7 @@ class ChatDialect:
             message["content"] = choice.text or None
             message["tool_calls"] = list(map(whole_call, choice.calls))
         logprobs, hidden = None, self._hidden[choice.index]
-        if self.values.get("logprobs"):
+        if self.shows_logprobs:
             logprobs = {"content": [logprob_of(one) for one in choice.logprobs[hidden:]], "refusal": None}
         said = {"index": choice.index, "message": message, "logprobs": logprobs}
         said |= {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
