@@ -2,6 +2,8 @@
  * a packed panel would have held, and multiplied from registers by the same forms in the same order: equal bits. Through
  * a panel in memory, one row took half as long again. Included after a tier's vocab.h and pack.h; fills the slots. */
 #include "q8.h"
+#include "q8_words.h"
+#include "q8_grid.h"
 #include "stored.h"
 
 /* One block of the rows of a half (or whole) of a panel, from chunk i on, and requests for as many bytes at `next`. */
@@ -16,9 +18,10 @@ INLINE void fetch_share(const uint8_t *s, size_t stride, const uint8_t *next, in
     const int64_t n = VL * block / shares;
     UNROLL for (int64_t at = 0; at < n; at += 64)
         __builtin_prefetch(next + AHEAD + share * n + at, 0, 2);
-    UNROLL for (int r = 0; r < VL / shares; r++)
-        UNROLL for (int64_t at = 0; at < block; at += 64)
-            __builtin_prefetch(s + block + (size_t)(share * VL / shares + r) * stride + at, 0, 3);
+    if (block >= 32) /* smaller ones would ask for each line several times */
+        for (int r = 0; r < VL / shares; r++)
+            UNROLL for (int64_t at = 0; at < block; at += 64)
+                __builtin_prefetch(s + block + (size_t)(share * VL / shares + r) * stride + at, 0, 3);
 }
 
 INLINE vi nibble_of(vi words, int high) { return vi_and(high ? vi_shr(words, 4) : words, vb_set1(15)); }
@@ -34,6 +37,102 @@ INLINE void block_Q4_0(const uint8_t *s, size_t stride, const uint8_t *next, con
         c.w[v] = nibble_of(w[v % 4], v / 4);
     c.scale = vf_of_halves(s, stride);
     add_chunk(OFFSET(4, 3), &c, x, i, T, acc);
+}
+
+INLINE void block_Q4_1(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+{
+    chunk c;
+    vi head[4], w[4];
+    fetch_share(s, stride, next, sizeof(ox_q4_1), 0, 1);
+    four_words(s, stride, head);
+    four_words(s + 4, stride, w);
+    UNROLL for (int v = 0; v < 8; v++)
+        c.w[v] = nibble_of(w[v % 4], v / 4);
+    c.scale = first_halves(head[0]);
+    c.second = vf_sub(vf_zero(), second_halves(head[0]));
+    add_chunk(MINS(4), &c, x, i, T, acc);
+}
+
+/* Nibbles of four words, and bit l of `bits` as the fifth one of code l. */
+INLINE void put_fives(const vi *w, vi bits, vb *codes)
+{
+    UNROLL for (int v = 0; v < 8; v++) {
+        vb low = nibble_of(w[v % 4], v / 4), test = vb_lookup(bits, vb_table(byte_of_word[v / 2]));
+        codes[v] = vb_choose(test, vb_from_words(vi_set1((int32_t)sign_bits[v % 2])), vb_or(low, vb_set1(16)), low);
+    }
+}
+
+INLINE void block_Q5_0(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+{
+    chunk c;
+    vi head[4], w[4];
+    fetch_share(s, stride, next, sizeof(ox_q5_0), 0, 1);
+    four_words(s + 2, stride, head);
+    four_words(s + 6, stride, w);
+    put_fives(w, head[0], c.w);
+    c.scale = vf_of_halves(s, stride);
+    add_chunk(OFFSET(5, 4), &c, x, i, T, acc);
+}
+
+INLINE void block_Q5_1(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+{
+    chunk c;
+    vi head[4], w[4];
+    fetch_share(s, stride, next, sizeof(ox_q5_1), 0, 1);
+    four_words(s, stride, head);
+    four_words(s + 8, stride, w);
+    put_fives(w, head[1], c.w);
+    c.scale = first_halves(head[0]);
+    c.second = vf_sub(vf_zero(), second_halves(head[0]));
+    add_chunk(MINS(5), &c, x, i, T, acc);
+}
+
+/* What the nibbles of four words stand for. */
+INLINE void look_up(const vi *w, vb table, vb *codes)
+{
+    UNROLL for (int v = 0; v < 8; v++)
+        codes[v] = vb_lookup(table, nibble_of(w[v % 4], v / 4));
+}
+
+INLINE void block_IQ4_NL(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+{
+    chunk c;
+    vi w[4];
+    fetch_share(s, stride, next, sizeof(ox_iq4_nl), 0, 1);
+    four_words(s + 2, stride, w);
+    look_up(w, vb_xor(vb_table(ox_codes_iq4), vb_set1((char)BYTE_SIGN)), c.w);
+    c.scale = vf_of_halves(s, stride);
+    add_chunk(SIGNED_BYTES, &c, x, i, T, acc);
+}
+
+INLINE void block_IQ4_XS(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+{
+    const vb table = vb_xor(vb_table(ox_codes_iq4), vb_set1((char)BYTE_SIGN));
+    vi head[4];
+    four_words(s, stride, head);
+    const vf d = first_halves(head[0]);
+    for (int j = 0; j < 8; j += 2) {
+        vi w[8];
+        fetch_share(s, stride, next, sizeof(ox_iq4_xs), j / 2, 4);
+        eight_words(s + 8 + 16 * j, stride, w);
+        UNROLL for (int odd = 0; odd < 2; odd++) {
+            chunk c;
+            look_up(w + 4 * odd, table, c.w);
+            c.scale = scale_IQ4_XS(d, head[1], vi_shr(head[0], 16), j + odd);
+            add_chunk(SIGNED_BYTES, &c, x, i + j + odd, T, acc);
+        }
+    }
+}
+
+INLINE void block_MXFP4(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+{
+    chunk c;
+    vi w[4];
+    fetch_share(s, stride, next, sizeof(ox_mxfp4), 0, 1);
+    four_words(s + 1, stride, w);
+    look_up(w, vb_add(vb_table(ox_codes_fp4), vb_set1(16)), c.w);
+    c.scale = power_of_two(vi_and(vi_of_halves(s, stride), vi_set1(255)));
+    add_chunk(OFFSET(5, 4), &c, x, i, T, acc);
 }
 
 INLINE void block_Q8_0(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
@@ -54,7 +153,7 @@ INLINE k_head read_head(const uint8_t *s, size_t stride)
 {
     vi w[4];
     four_words(s, stride, w);
-    k_head h = {.d = vf_from_half_bits(vi_and(w[0], vi_set1(0xffff))), .dmin = vf_from_half_bits(vi_shr(w[0], 16))};
+    k_head h = {.d = first_halves(w[0]), .dmin = second_halves(w[0])};
     six_bit_scales(w, h.scales, h.mins);
     return h;
 }
@@ -162,7 +261,13 @@ INLINE void tile_rows(const ox_gemm_args *a, block_fn *add_block, int64_t bytes,
     }
 
 GEMM_ROWS(Q4_0, ox_q4_0, 1)
+GEMM_ROWS(Q4_1, ox_q4_1, 1)
+GEMM_ROWS(Q5_0, ox_q5_0, 1)
+GEMM_ROWS(Q5_1, ox_q5_1, 1)
 GEMM_ROWS(Q8_0, ox_q8_0, 1)
+GEMM_ROWS(IQ4_NL, ox_iq4_nl, 1)
+GEMM_ROWS(IQ4_XS, ox_iq4_xs, 8)
+GEMM_ROWS(MXFP4, ox_mxfp4, 1)
 GEMM_ROWS(Q4_K, ox_q4_k, 8)
 GEMM_ROWS(Q5_K, ox_q5_k, 8)
 GEMM_ROWS(Q6_K, ox_q6_k, 8)
@@ -170,7 +275,13 @@ GEMM_ROWS(Q6_K, ox_q6_k, 8)
 static void fill_gemm_rows(ox_kernels *t)
 {
     t->gemm_rows[OX_Q4_0] = gemm_rows_Q4_0;
+    t->gemm_rows[OX_Q4_1] = gemm_rows_Q4_1;
+    t->gemm_rows[OX_Q5_0] = gemm_rows_Q5_0;
+    t->gemm_rows[OX_Q5_1] = gemm_rows_Q5_1;
     t->gemm_rows[OX_Q8_0] = gemm_rows_Q8_0;
+    t->gemm_rows[OX_IQ4_NL] = gemm_rows_IQ4_NL;
+    t->gemm_rows[OX_IQ4_XS] = gemm_rows_IQ4_XS;
+    t->gemm_rows[OX_MXFP4] = gemm_rows_MXFP4;
     t->gemm_rows[OX_Q4_K] = gemm_rows_Q4_K;
     t->gemm_rows[OX_Q5_K] = gemm_rows_Q5_K;
     t->gemm_rows[OX_Q6_K] = gemm_rows_Q6_K;

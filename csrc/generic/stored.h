@@ -19,14 +19,21 @@ INLINE __m128i eight_halves(const uint8_t *src, size_t stride)
                           half_at(src + 7 * stride));
 }
 
+/* One half of each row, as a float or as an integer. */
 #if VL == 16
-INLINE vf vf_of_halves(const uint8_t *src, size_t stride)
+INLINE __m256i halves_of(const uint8_t *src, size_t stride)
 {
-    return _mm512_cvtph_ps(_mm256_set_m128i(eight_halves(src + 8 * stride, stride), eight_halves(src, stride)));
+    return _mm256_set_m128i(eight_halves(src + 8 * stride, stride), eight_halves(src, stride));
 }
+INLINE vf vf_of_halves(const uint8_t *src, size_t stride) { return _mm512_cvtph_ps(halves_of(src, stride)); }
+INLINE vi vi_of_halves(const uint8_t *src, size_t stride) { return _mm512_cvtepu16_epi32(halves_of(src, stride)); }
 #else
 INLINE vf vf_of_halves(const uint8_t *src, size_t stride) { return _mm256_cvtph_ps(eight_halves(src, stride)); }
+INLINE vi vi_of_halves(const uint8_t *src, size_t stride) { return _mm256_cvtepu16_epi32(eight_halves(src, stride)); }
 #endif
+/* The two halves of each word. */
+INLINE vf first_halves(vi words) { return vf_from_half_bits(vi_and(words, vi_set1(0xffff))); }
+INLINE vf second_halves(vi words) { return vf_from_half_bits(vi_shr(words, 16)); }
 
 /* Bits n places up, or down; those of other bytes come in. */
 INLINE vi vi_moved(vi x, int n) { return n < 0 ? vi_shr(x, -n) : vi_shl(x, n); }
