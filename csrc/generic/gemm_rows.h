@@ -67,10 +67,10 @@ INLINE void block_Q5_0(const uint8_t *s, size_t stride, const uint8_t *next, con
     chunk c;
     vi head[4], w[4];
     fetch_share(s, stride, next, sizeof(ox_q5_0), 0, 1);
-    four_words(s + 2, stride, head);
+    four_words(s, stride, head);
     four_words(s + 6, stride, w);
-    put_fives(w, head[0], c.w);
-    c.scale = vf_of_halves(s, stride);
+    put_fives(w, vi_or(vi_shr(head[0], 16), vi_shl(head[1], 16)), c.w);
+    c.scale = first_halves(head[0]);
     add_chunk(OFFSET(5, 4), &c, x, i, T, acc);
 }
 
