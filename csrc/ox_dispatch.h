@@ -9,6 +9,9 @@ void ox_avx2_quantisers(ox_kernels *t);
 void ox_avx2_pack(ox_kernels *t);
 void ox_avx2_pack_words(ox_kernels *t);
 void ox_avx512_pack(ox_kernels *t);
+void ox_avx2_gemm_rows(ox_kernels *t);
+void ox_avx_vnni_gemm_rows(ox_kernels *t);
+void ox_avx512_gemm_rows(ox_kernels *t);
 /* Each SIMD tier fills its table from several files, so that they compile side by side. */
 #define OX_TIER_PARTS(tier)                     \
     void ox_##tier##_init(ox_kernels *t);        \

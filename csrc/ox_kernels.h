@@ -233,6 +233,9 @@ typedef struct ox_kernels {
     ox_quantise_fn *quantise[OX_N_KERNEL_FORMATS]; /* NULL: we don't write this format */
     ox_pack_fn *pack[OX_N_KERNEL_FORMATS];
     ox_gemm_fn *gemm[OX_N_KERNEL_FORMATS];
+    /* The same with n_rows, a multiple of 16, as files store them, panel_bytes those of 16: bits of `pack` and `gemm`. NULL
+     * where that isn't faster for few tokens. */
+    ox_gemm_fn *gemm_rows[OX_N_KERNEL_FORMATS];
     /* activations for the integer kernels: columns first..first+n of a row of k, multiples of 32; x is the first */
     void (*quantise_q8)(const float *x, void *row, int64_t k, int64_t first, int64_t n);
     /* BF16 weights times activations rounded to bfloat16, nearest even, in rows of ox_bf16_row_bytes(k). NULL where the

@@ -14,5 +14,6 @@ void ox_avx2_init(ox_kernels *t)
     ox_avx2_gemm_grid(t);
     ox_avx2_gemm_float(t);
     ox_avx2_quantisers(t);
+    ox_avx2_gemm_rows(t);
     ox_avx2_pack(t);
 }

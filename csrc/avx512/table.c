@@ -13,5 +13,6 @@ void ox_avx512_init(ox_kernels *t)
     ox_avx512_gemm_words(t);
     ox_avx512_gemm_grid(t);
     ox_avx512_gemm_float(t);
+    ox_avx512_gemm_rows(t);
     ox_avx512_pack(t);
 }

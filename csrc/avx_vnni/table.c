@@ -7,4 +7,5 @@ void ox_avx_vnni_init(ox_kernels *t)
     ox_avx_vnni_gemm_q8(t);
     ox_avx_vnni_gemm_words(t);
     ox_avx_vnni_gemm_grid(t);
+    ox_avx_vnni_gemm_rows(t);
 }

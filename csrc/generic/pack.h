@@ -3,30 +3,18 @@
  * a product pass through here each time: the loop over single words took three times as long as the product of one token,
  * and that over single bits a hundred times. Included after a tier's vocab.h and its rows.h, which puts words of rows side
  * by side. */
-#define UNROLL _Pragma("GCC unroll 16")
+#include "stored.h"
 
 ox_pack_fn ox_pack_Q4_K, ox_pack_Q5_K, ox_pack_Q6_K, ox_pack_Q8_0, ox_pack_Q4_0, ox_pack_Q5_0, ox_pack_Q5_1;
 
-INLINE int16_t half_at(const uint8_t *p)
-{
-    int16_t half;
-    memcpy(&half, p, 2);
-    return half;
-}
-
-/* One half of each row. (The place of an insertion must be a constant before Clang unrolls a loop.) */
+/* One half of each row. */
 INLINE void copy_halves(const uint8_t *src, size_t stride, ox_half *dst)
 {
     for (int r = 0; r < VL; r += 8, src += 8 * stride, dst += 8) {
-        __m128i x = _mm_setr_epi16(half_at(src), half_at(src + stride), half_at(src + 2 * stride),
-                                   half_at(src + 3 * stride), half_at(src + 4 * stride), half_at(src + 5 * stride),
-                                   half_at(src + 6 * stride), half_at(src + 7 * stride));
+        __m128i x = eight_halves(src, stride);
         memcpy(dst, &x, sizeof x);
     }
 }
-
-/* Bits n places up, or down; those of other bytes come in. */
-INLINE vi vi_moved(vi x, int n) { return n < 0 ? vi_shr(x, -n) : vi_shl(x, n); }
 
 /* Low or high nibbles of words v and v + 4 as the low and high halves of a byte. */
 INLINE vi low_nibbles(const vi *w, int v)
@@ -42,16 +30,14 @@ INLINE vi high_nibbles(const vi *w, int v)
 INLINE void put_scales(ox_half *d, ox_half *dmin, uint8_t (*scales)[16], uint8_t (*mins)[16], int half,
                               const vi head[4])
 {
-    vi six = vb_set1(63), low = vb_set1(15), top = vb_set1(0x30);
-    vi scale = vi_and(head[1], six), min = vi_and(head[2], six);
+    vi scale[2], min[2];
+    six_bit_scales(head, scale, min);
     put_halves(d + VL * half, head[0]);
     put_halves(dmin + VL * half, vi_shr(head[0], 16));
-    put_bytes(scales[0] + VL * half, scale);
-    put_bytes(mins[0] + VL * half, min);
-    scale = vi_or(vi_and(head[3], low), vi_and(vi_shr(head[1], 2), top));
-    min = vi_or(vi_and(vi_shr(head[3], 4), low), vi_and(vi_shr(head[2], 2), top));
-    put_bytes(scales[4] + VL * half, scale);
-    put_bytes(mins[4] + VL * half, min);
+    for (int i = 0; i < 2; i++) {
+        put_bytes(scales[4 * i] + VL * half, scale[i]);
+        put_bytes(mins[4 * i] + VL * half, min[i]);
+    }
 }
 
 static void pack_Q4_K(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel)

@@ -125,13 +125,28 @@ INLINE void unpack_IQ4_NL(const void *block, int i, int half, chunk *c)
     c->scale = HEAD(b, 0);
 }
 
+/* Scale i of eight, of six bits: four of them in `low`, two in `high`. */
+INLINE vf scale_IQ4_XS(vf d, vi low, vi high, int i)
+{
+    low = vi_and(vi_shr(low, 4 * i), vi_set1(15));
+    high = vi_and(vi_shr(high, 2 * i), vi_set1(3));
+    return vf_mul(d, vf_from_int(vi_sub(vi_or(low, vi_shl(high, 4)), vi_set1(32))));
+}
+
 INLINE void unpack_IQ4_XS(const void *block, int i, int half, chunk *c)
 {
     const ox_iq4_xsx16 *b = block;
     look_up_nibbles(b->words + 1 + 4 * i, half, vb_xor(vb_table(ox_codes_iq4), vb_set1((char)BYTE_SIGN)), c->w);
-    vi low = vi_and(vi_shr(WORD(b, 0), 4 * i), vi_set1(15));
-    vi high = vi_and(vi_shr(vi_from_u16(b->head[1] + half * VL), 2 * i), vi_set1(3));
-    c->scale = vf_mul(HEAD(b, 0), vf_from_int(vi_sub(vi_or(low, vi_shl(high, 4)), vi_set1(32))));
+    c->scale = scale_IQ4_XS(HEAD(b, 0), WORD(b, 0), vi_from_u16(b->head[1] + half * VL), i);
+}
+
+/* 2^(e - 128) as the product of two powers that are normal floats. */
+INLINE vf power_of_two(vi e)
+{
+    vi e0 = vi_shr(e, 1), bias = vi_set1(63);
+    vf first = vf_from_bits(vi_shl(vi_add(e0, bias), 23));
+    vf second = vf_from_bits(vi_shl(vi_add(vi_sub(e, e0), bias), 23));
+    return vf_mul(first, second);
 }
 
 INLINE void unpack_MXFP4(const void *block, int i, int half, chunk *c)
@@ -139,11 +154,7 @@ INLINE void unpack_MXFP4(const void *block, int i, int half, chunk *c)
     const ox_mxfp4x16 *b = block;
     (void)i;
     look_up_nibbles(b->words, half, vb_add(vb_table(ox_codes_fp4), vb_set1(16)), c->w);
-    /* 2^(e - 128) as the product of two powers that are normal floats */
-    vi e = vi_from_u8(b->e + half * VL), e0 = vi_shr(e, 1), bias = vi_set1(63);
-    vf first = vf_from_bits(vi_shl(vi_add(e0, bias), 23));
-    vf second = vf_from_bits(vi_shl(vi_add(vi_sub(e, e0), bias), 23));
-    c->scale = vf_mul(first, second);
+    c->scale = power_of_two(vi_from_u8(b->e + half * VL));
 }
 
 /* Half of the unsigned E4M3 in byte j of each word: the sign bit means nothing, and 0x7f is zero. */

@@ -23,11 +23,12 @@ cdef extern from *:
     #endif
     #endif
 
-    /* To the nearest cache; nothing happens where there is no memory. */
+    /* To the second-level cache; nothing happens where there is no memory. Lines are used later than the first level
+     * keeps them, and requests for it hold its few miss buffers: one row of Q6_K took 2.5 times as long on Zen 4. */
     static inline void ox_prefetch(const void *at, size_t n)
     {
         for (size_t i = 0; i < n; i += 64)
-            __builtin_prefetch((const char *)at + i, 0, 3);
+            __builtin_prefetch((const char *)at + i, 0, 2);
     }
 
     /* Whether all n bytes were there: then they are in `to` now. Less than that may be, otherwise. */

@@ -142,6 +142,7 @@ cdef extern from "ox_kernels.h" nogil:
         void (*quantise[0])(const float *src, void *dst, int64_t n) noexcept nogil
         void (*pack[0])(const void *src, size_t stride, int64_t n_rows, int64_t k, void *panel) noexcept nogil
         ox_gemm_fn gemm[0]
+        ox_gemm_fn gemm_rows[0]
         void (*quantise_q8)(const float *x, void *row, int64_t k, int64_t first, int64_t n) noexcept nogil
         void (*round_bf16)(const float *x, void *row, int64_t k) noexcept nogil
         ox_gemm_fn gemm_bf16

@@ -11,6 +11,7 @@ cdef struct job:
     size_t panel_bytes, row_bytes
     int kernel
     ox_gemm_fn gemm
+    ox_gemm_fn gemm_rows            # of rows as they are stored, or NULL
     int64_t n_in, n_out, n_panels, group
     int64_t together, at_once       # panels that are packed, or read
     bint integer

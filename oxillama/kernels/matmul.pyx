@@ -1,7 +1,7 @@
 """Products of activations with weight matrices, of which this is the only implementation.
 
-What is not in panels is packed panel by panel on the way into the same kernels: slower, and equal bits. Pages that a
-pager brings in are one or the other.
+What is not in panels is packed panel by panel on the way into the same kernels, or for few tokens multiplied as it is:
+slower, and equal bits. Pages that a pager brings in are one or the other.
 """
 
 from cython.parallel cimport prange, threadid
@@ -31,6 +31,7 @@ cdef enum:
     GROUP_BYTES = 256 * 1024    # panels of a task: they stay in L2 while the tokens pass by
     FLOAT_GROUP = 16            # float panels of a task, of any width: their kernels share a copy of the input
     FLOAT_TOGETHER = 4          # float panels at least: their kernels multiply so many at once
+    FEW = 4                     # tokens at most for which stored rows go without packing, where a kernel can
     STRIP = 256                 # columns that are packed at a time: whole blocks of every format
     READ_BYTES = 128 * 1024     # read at once by the multiplying thread: calls cost nothing then, and bytes stay in L2
 
@@ -41,6 +42,7 @@ cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) exc
     j.packed = w.packed + <size_t>(expert * w.n_panels) * w.panel_bytes if w.packed != NULL else NULL
     j.raw = w.raw + <size_t>(expert * w.n_out) * w.row_bytes if w.raw != NULL else NULL
     j.panel_bytes, j.row_bytes, j.kernel, j.gemm = w.panel_bytes, w.row_bytes, w.kernel, w.gemm
+    j.gemm_rows = K.gemm_rows[w.kernel]
     j.n_in, j.n_out, j.n_panels, j.n_tokens = w.n_in, w.n_out, w.n_panels, n_tokens
     j.integer = w.integer
     j.in_panels = w.pager is not None and w.pages_in_panels
@@ -137,9 +139,14 @@ cdef const uint8_t *_rows(const job *j, int64_t first, int64_t n, uint8_t *room)
 
 cdef void _multiply_raw(const job *j, int64_t first, int64_t last, const uint8_t *rows, ox_gemm_args *a,
                         uint8_t *packed) noexcept nogil:
-    """Panels ``first`` to ``last``, whose ``rows`` are packed here."""
+    """Panels ``first`` to ``last``, whose ``rows`` are packed here, or few tokens multiplied by as they are stored."""
     cdef int64_t p, n
     cdef size_t bytes = OX_PANEL * j.row_bytes
+    if j.n_tokens <= FEW and j.gemm_rows != NULL:
+        n = min(last, j.n_out // OX_PANEL) - first      # panels with all rows
+        _multiply_stored(j, first, n, rows, a[0])
+        first += n
+        rows += <size_t>n * bytes
     while first < last:
         n = min(j.together, last - first)
         for p in range(n):
@@ -149,6 +156,13 @@ cdef void _multiply_raw(const job *j, int64_t first, int64_t last, const uint8_t
         a.n_rows = min(j.n_out - first * OX_PANEL, n * OX_PANEL)
         j.gemm(a)
         first += n
+
+
+cdef void _multiply_stored(const job *j, int64_t first, int64_t n, const uint8_t *rows, ox_gemm_args a) noexcept nogil:
+    a.w, a.panel_bytes = rows, OX_PANEL * j.row_bytes
+    a.y = j.y + first * OX_PANEL
+    a.n_rows = n * OX_PANEL
+    j.gemm_rows(&a)
 
 
 cdef void _pack(const job *j, const uint8_t *rows, int64_t n_rows, uint8_t *panel) noexcept nogil:

@@ -85,6 +85,17 @@ def test_matrices_of_any_formats_share_an_input(n):
         assert all((a == b).all() for a, b in zip(alone, together, strict=True))
 
 
+@pytest.mark.parametrize("type", [f for f in _table.writable_formats() if f not in ("F32", "F16", "BF16")])
+def test_rows_as_stored_give_the_bits_of_panels(type):
+    """Some numbers of rows go through panels on the way and others don't; the last 7 rows are no whole panel."""
+    rng = np.random.default_rng(1)
+    stored = quantize(rng.standard_normal((55, 768)), type)
+    packed, mapped = (Matrix(stored, type, (55, 768), repack=repack) for repack in (True, False))
+    for n in range(1, 11):
+        x = Workspace(1).from_array(rng.standard_normal((n, 768)))
+        assert (linear(x, packed).numpy() == linear(x, mapped).numpy()).all(), n
+
+
 def test_embedding_refuses_tokens_beyond_the_table():
     table = quantize(np.ones((4, 32)), "Q8_0")
     for token in (-1, 4):

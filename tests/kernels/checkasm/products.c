@@ -15,8 +15,8 @@ typedef struct {
 
 static size_t y_floats(const product *p) { return (size_t)(p->n_tokens - 1) * (size_t)(p->m->n_rows + STRIDE_GAP) + (size_t)p->m->n_rows; }
 
-/* y of one tier, by its own packing and its own activation codes. */
-static const float *multiply(const ox_kernels *t, const product *p)
+/* y of one tier, by its own packing, or by rows as they are `stored`, and its own activation codes. */
+static const float *multiply_by(const ox_kernels *t, const product *p, int stored)
 {
     const ox_format_info *f = p->m->format;
     size_t k = (size_t)p->m->k;
@@ -33,16 +33,34 @@ static const float *multiply(const ox_kernels *t, const product *p)
     seal(x);
     float *y = memcpy(place(y_floats(p) * 4, 4), p->base, y_floats(p) * 4);
     ox_gemm_args a = {
-        .w = packed(t, p->m), .panel_bytes = panel_bytes(p->m), .k = p->m->k, .n_rows = p->m->n_rows,
+        .w = stored ? copy(p->m->rows, (size_t)p->m->n_rows * p->m->row_bytes, 1) : packed(t, p->m),
+        .panel_bytes = stored ? 16 * p->m->row_bytes : panel_bytes(p->m), .k = p->m->k, .n_rows = p->m->n_rows,
         .x = x, .x_bytes = x_bytes, .x_rows = p->x_rows,
         .y = y, .y_stride = (size_t)(p->m->n_rows + STRIDE_GAP), .y_rows = p->y_rows,
         .n_tokens = p->n_tokens, .accumulate = p->accumulate,
     };
-    if (p->rounds)
+    if (stored)
+        CALL(t, gemm_rows[f->kernel])(&a);
+    else if (p->rounds)
         CALL(t, gemm_bf16)(&a);
     else
         CALL(t, gemm[f->kernel])(&a);
     return y;
+}
+
+static const float *multiply(const ox_kernels *t, const product *p) { return multiply_by(t, p, 0); }
+
+/* Rows as they are stored, of whole panels, give the bits of their panels. */
+static void compare_stored(const ox_kernels *t, const product *p)
+{
+    matrix whole = *p->m;
+    product q = *p;
+    whole.n_rows = p->m->n_rows / 16 * 16;
+    q.m = &whole;
+    if (!t->gemm_rows[p->m->format->kernel] || !whole.n_rows)
+        return;
+    const float *expected = multiply(t, &q);
+    expect_equal(expected, multiply_by(t, &q, 1), y_floats(&q) * 4);
 }
 
 /* Half a unit in the last place of every partial sum, for each addition and a few roundings per term; twice that. An
@@ -102,6 +120,7 @@ static void check_product(const ox_kernels *scalar, const ox_kernels *t, const o
     const float *got = multiply(t, &p);
     compare(&p, multiply(scalar, &exact), got);
     compare_alone(t, &p, got);
+    compare_stored(t, &p);
     release();
 }
 
