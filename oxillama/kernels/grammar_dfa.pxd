@@ -34,5 +34,6 @@ cdef class CharTable:
     cdef int32_t alive_at(self, Py_ssize_t i) noexcept
     cdef int32_t class_of(self, int32_t state) except -1
     cdef int count(self, int32_t least, int32_t most) except -1
+    cdef int32_t number(self, Ints *todo, int32_t state, int32_t length) except -1
     cdef int32_t division(self, int32_t state) except -1
     cdef list divided(self, dict places)

@@ -10,7 +10,7 @@ from libc.stdlib cimport qsort
 from libc.string cimport memcmp
 
 from oxillama.errors import GrammarError
-from oxillama.kernels._vectors cimport Ints, Map, drop, fill, forget, get, mixed, pair_key, push, put
+from oxillama.kernels._vectors cimport Ints, drop, fill, forget, get, mixed, push, put
 from oxillama.kernels.grammar_rules cimport Rules
 
 cdef enum:
@@ -298,16 +298,16 @@ cdef class CharTable:
     cdef int count(self, int32_t least, int32_t most) except -1:
         """Splits the states by the number of characters read, as far as the lengths need it. most: -1 for any."""
         cdef Ints table = self.table, final = self.final
-        cdef Ints todo = Ints(NULL, 0, 0)
-        cdef Map known = Map(NULL, NULL, 0, 0)
+        cdef Ints todo = Ints(NULL, 0, 0)           # state, length: lengths never fall
         cdef int32_t cap = least if most < 0 else most
-        cdef int32_t state, length, target, number
+        cdef int32_t state, length, target
         cdef Py_ssize_t at = 0, i
         self.table = self.final = Ints(NULL, 0, 0)
+        self.targets.n = self.first.n = 0           # of each state: its last number, and the length there
+        fill(&self.targets, final.n, NOWHERE)
+        fill(&self.first, final.n, NOWHERE)
         try:
-            put(&known, pair_key(0, 0), 0)
-            push(&todo, 0)
-            push(&todo, 0)
+            self.number(&todo, 0, 0)
             while at < todo.n:
                 state, length = todo.at[at], todo.at[at + 1]
                 at += 2
@@ -317,20 +317,22 @@ cdef class CharTable:
                     target = table.at[i]
                     if target < 0 or not self.live.at[target] or (most >= 0 and length >= most):
                         push(&self.table, NOWHERE)
-                        continue
-                    number = get(&known, pair_key(target, min(length + 1, cap)))
-                    if number < 0:
-                        number = todo.n // 2
-                        put(&known, pair_key(target, min(length + 1, cap)), number)
-                        push(&todo, target)
-                        push(&todo, min(length + 1, cap))
-                    push(&self.table, number)
+                    else:
+                        push(&self.table, self.number(&todo, target, min(length + 1, cap)))
         finally:
             drop(&table)
             drop(&final)
             drop(&todo)
-            forget(&known)
         return 0
+
+    cdef int32_t number(self, Ints *todo, int32_t state, int32_t length) except -1:
+        """The number of a state behind so many characters, a new one if it is new."""
+        if self.first.at[state] != length:
+            self.first.at[state] = length
+            self.targets.at[state] = todo.n // 2
+            push(todo, state)
+            push(todo, length)
+        return self.targets.at[state]
 
     # ---- what others see
 

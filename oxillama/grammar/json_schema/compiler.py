@@ -8,6 +8,7 @@ from fractions import Fraction
 from heapq import heappop, heappush
 from typing import Any
 
+from oxillama._util.collector import paused_collector
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget, NoTextError, RuleSet
 from oxillama.grammar.json_schema.arrays import array_expr
@@ -111,9 +112,10 @@ class JsonSchemaCompiler:
         narrow = _is_narrow(mode)
         if draft is not None and draft not in DRAFTS:
             raise GrammarError(f"draft must be {', '.join(map(str, DRAFTS))} or None, not {draft!r}")
-        schema = _read(schema)
-        documents = Documents(shared(schema), draft or draft_of(schema))
-        grammar = _compiled(documents, Budget(budget), whitespace == "flexible", narrow)
+        with paused_collector():
+            schema = _read(schema)
+            documents = Documents(shared(schema), draft or draft_of(schema))
+            grammar = _compiled(documents, Budget(budget), whitespace == "flexible", narrow)
         with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # not JSON, or too deep
             # A pickle of the schema now, not its text: the text would repeat shared parts again and again.
             grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft, budget)
