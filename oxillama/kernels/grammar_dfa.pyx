@@ -197,19 +197,34 @@ cdef class CharTable:
         return n_moves
 
     cdef int leave(self) except -1:
-        """The row of one state."""
-        cdef int32_t symbol, at
+        """The row of one state. Most symbols have the targets of another one."""
+        cdef int32_t symbol, at, same
+        self.sets.n = 0                         # symbols with different targets, each with its set
         for symbol in range(self.n_symbols):
+            at = self.first.at[symbol]
+            same = 0
+            while same < self.sets.n and not self.is_alike(at, self.first.at[self.sets.at[same]]):
+                same += 2
+            if same < self.sets.n:
+                push(&self.table, self.sets.at[same + 1])
+                continue
             self.stamp += 1
             self.targets.n = 0
-            at = self.first.at[symbol]
             while at >= 0:
                 if self.mark.at[self.listed.at[at]] != self.stamp:
                     self.mark.at[self.listed.at[at]] = self.stamp
                     push(&self.targets, self.listed.at[at])
                 at = self.listed.at[at + 1]
-            push(&self.table, self.intern(&self.targets))
+            push(&self.sets, symbol)
+            push(&self.sets, self.intern(&self.targets))
+            push(&self.table, self.sets.at[self.sets.n - 1])
         return 0
+
+    cdef bint is_alike(self, int32_t a, int32_t b) noexcept:
+        """Whether two lists of targets are equal."""
+        while a >= 0 and b >= 0 and self.listed.at[a] == self.listed.at[b]:
+            a, b = self.listed.at[a + 1], self.listed.at[b + 1]
+        return a == b                           # -1, the end of both
 
     cdef int find_live(self) except -1:
         """Marks the states that an end can be reached from."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from oxillama._util.collector import paused_collector
 from oxillama.errors import GrammarError
-from oxillama.grammar.automaton import Budget, NoTextError, RuleSet
+from oxillama.grammar.automaton import Budget, RuleSet
 from oxillama.grammar.json_schema.arrays import array_expr
 from oxillama.grammar.json_schema.branch import Branch
 from oxillama.grammar.json_schema.documents import Documents
@@ -26,7 +26,7 @@ from oxillama.grammar.json_schema.literals import (
     TRUE,
     Literal,
     Schema,
-    refusal,
+    placed,
 )
 from oxillama.grammar.json_schema.numbers import Numbers, constant_expr, number_expr
 from oxillama.grammar.json_schema.objects import Objects
@@ -67,6 +67,12 @@ def _leaf_key(schema: Schema) -> frozenset[tuple[str, object]] | None:
         elif keyword != "type" and keyword not in ANNOTATIONS:
             return None
     return frozenset(found)
+
+
+def _size(schema: dict[str, Any]) -> int:
+    """A guess at the number of states of a string: its pattern's, for each length."""
+    pattern, most = schema.get("pattern"), schema.get("maxLength")
+    return len(pattern) * (most if isinstance(most, int) else 1) if isinstance(pattern, str) else 0
 
 
 class JsonSchemaCompiler:
@@ -133,11 +139,6 @@ class JsonSchemaCompiler:
         return _Compilation(Documents(schema, draft_of(schema)), texts).root()
 
 
-def _placed(literal: Literal, error: GrammarError) -> GrammarError:
-    """The error with the place of a schema added, if it names none."""
-    return error if " at #" in str(error) else refusal(literal.path, "schema", str(error))
-
-
 def _is_narrow(mode: str) -> bool:
     if mode not in SCHEMA_MODES:
         raise GrammarError(f"mode must be one of {', '.join(SCHEMA_MODES)}, not {mode!r}")
@@ -195,6 +196,7 @@ class _Compilation:
             self.rules.define(rule, self.expression(literals))
             if len(self.known) > MAX_RULES:
                 raise GrammarError(f"the schema leads to more than {MAX_RULES} different demands on values")
+        self.texts.finish()
         return root
 
     def later(self, rule: int, literals: Sequence[Literal]) -> None:
@@ -243,19 +245,16 @@ class _Compilation:
         def make(own: JsonText) -> int:
             return _Compilation(Documents(literal.schema, draft), own).expression([literal])
 
-        try:
-            return self.texts.kept((draft, self.texts.narrow, key), make)
-        except NoTextError:
-            return None
-        except GrammarError as error:
-            raise _placed(literal, error) from None
+        self.texts.place = literal.path
+        return self.texts.kept((draft, self.texts.narrow, key), make, _size(literal.schema))
 
     def expression(self, literals: Sequence[Literal]) -> int:
         branches = self.tableau.branches(literals)
+        self.texts.place = place = literals[0].path
         try:
             return self.rules.alt([expr for branch in branches for expr in self.of_branch(branch)])
         except GrammarError as error:
-            raise _placed(literals[0], error) from None
+            raise placed(place, error) from None
 
     def of_branch(self, branch: Branch) -> list[int]:
         """One expression for each allowed type."""
@@ -309,7 +308,7 @@ class _Compilation:
     def between(self, numbers: Numbers) -> int:
         if self.texts.narrow:
             numbers = numbers.for_generating()
-        return self.texts.helper(numbers, lambda: number_expr(self.rules, numbers))
+        return self.texts.postponed(numbers, lambda: number_expr(self.rules, numbers))
 
     def key_sets(self, literals: Sequence[Literal]) -> list[Strings]:
         """The sets of strings that meet a demand on the names of properties."""
