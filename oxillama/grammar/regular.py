@@ -13,6 +13,7 @@ from oxillama.grammar.dfa import MAX_WORK, WORK_UNITS, Dfa, Part
 from oxillama.grammar.regex import ANY, EMPTY, Node, parse_regex
 
 __all__ = [
+    "PROPERTY_UNITS",
     "Chars",
     "choices_rules",
     "conditions",

@@ -271,6 +271,7 @@ cdef class CharTable:
             push(&self.first, self.final.at[state])
         self.targets.n = 0                      # of each class: its first state
         while self.targets.n != n_before:
+            self.spend(1 + n * self.n_symbols // 32, n)
             n_before = self.targets.n
             self.targets.n = 0
             forget(&self.known)

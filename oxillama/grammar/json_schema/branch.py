@@ -13,7 +13,7 @@ __all__ = [
     "Fork",
     "Key",
     "KnownProperties",
-    "Spoken",
+    "PropertyFacts",
     "Way",
     "Ways",
 ]
@@ -24,7 +24,7 @@ Key = tuple[int, bool, str]
 _NOTHING: frozenset[Any] = frozenset()
 
 
-class Spoken:
+class PropertyFacts:
     """What a schema says of the properties of objects. names: all allowed names, None for any. size: number of its
     properties."""
 
@@ -74,22 +74,22 @@ class KnownProperties:
     size: number of properties of all schemas.
     """
 
-    __slots__ = ("_parts", "_values", "banned", "names", "required", "size", "spoken")
+    __slots__ = ("_parts", "_values", "banned", "facts", "names", "required", "size")
 
-    def __init__(self, spoken: tuple[Spoken, ...], before: "KnownProperties | None" = None) -> None:
+    def __init__(self, facts: tuple[PropertyFacts, ...], before: "KnownProperties | None" = None) -> None:
         """before: of the first of the schemas. A branch asks at each of its forks, and has few new ones then."""
-        self.spoken = spoken
+        self.facts = facts
         self.required, self.banned, self.size = _NOTHING, _NOTHING, 0
         self.names: frozenset[str] | None = None
         self._values: frozenset[object] | None = None
         self._parts: tuple[KnownProperties, ...] = ()
         n_before = 0
         if before is not None:
-            n_before = len(before.spoken)
+            n_before = len(before.facts)
             self.required, self.banned, self.size, self.names = (
                 before.required, before.banned, before.size, before.names
             )  # fmt: skip
-        for one in self.spoken[n_before:]:
+        for one in self.facts[n_before:]:
             self.required = self.required | one.required if one.required else self.required
             self.banned = self.banned | one.banned if one.banned else self.banned
             self.size += one.size
@@ -100,7 +100,7 @@ class KnownProperties:
     def values(self) -> frozenset[object]:
         """Each property with the keys of its schemas."""
         if self._values is None:
-            self._values = _NOTHING.union(*[one.values for one in (self._parts or self.spoken)])
+            self._values = _NOTHING.union(*[one.values for one in (self._parts or self.facts)])
         return self._values
 
     def both(self, other: "KnownProperties") -> "KnownProperties":
@@ -184,12 +184,12 @@ def _says_absent(literal: Literal) -> bool:
 class Fork:
     """Alternatives, of which one must hold.
 
-    keys: of all their literals. names: properties that synthetic schemas among these speak of; None for any. fitting:
-    by the bits of types, the ways that these allow; as far as it was asked for. speaks: some way has a synthetic schema
-    of objects, or says that properties are absent.
+    keys: of all their literals. names: properties that synthetic schemas among these name; None for any. fitting:
+    by the bits of types, the ways that these allow; as far as it was asked for. has_claims: some way has a synthetic
+    schema of objects, or says that properties are absent.
     """
 
-    __slots__ = ("fitting", "keys", "n", "names", "speaks", "ways")
+    __slots__ = ("fitting", "has_claims", "keys", "n", "names", "ways")
 
     def __init__(self, ways: list[Way], origin: "Fork | None" = None) -> None:
         """origin: a fork that these ways are left of. Its keys and names are kept, which is more than is needed."""
@@ -200,21 +200,21 @@ class Fork:
         if origin is None:
             self.keys: frozenset[Key] = _NOTHING.union(*[way.keys for way in ways])
             self.names = _names_of(ways)
-            self.speaks = any(way.claims or way.absent is not None for way in ways)
+            self.has_claims = any(way.claims or way.absent is not None for way in ways)
         else:
-            self.keys, self.names, self.speaks = origin.keys, origin.names, origin.speaks
+            self.keys, self.names, self.has_claims = origin.keys, origin.names, origin.has_claims
 
 
 def _names_of(ways: list[Way]) -> frozenset[str] | None:
-    spoken: set[str] = set()
+    found: set[str] = set()
     for literal in (literal for way in ways for literal in way.literals if literal.positive):
         schema = literal.schema
         if _is_synthetic(schema):
             if "\0property" in schema:
                 return None
-            spoken.update(schema.get("required", ()))
-            spoken.update(schema.get("properties", ()))
-    return frozenset(spoken)
+            found.update(schema.get("required", ()))
+            found.update(schema.get("properties", ()))
+    return frozenset(found)
 
 
 class Branch:
@@ -223,7 +223,7 @@ class Branch:
     types: bits of the allowed types. numbers, strings: the demands on these. arrays, objects: the schemas about these.
     unevaluated: schemas with a keyword of that name. forks: alternatives that are still open. added: forks that weren't
     held against the branch yet. seen: literals that hold; fresh: those of them that came since the forks were held
-    against the branch. spoken: what each of `objects` says of properties. checked: types and number of objects then.
+    against the branch. facts: what each of `objects` says of properties. checked: types and number of objects then.
     """
 
     __slots__ = (
@@ -232,12 +232,12 @@ class Branch:
         "any_order",
         "arrays",
         "checked",
+        "facts",
         "forks",
         "fresh",
         "numbers",
         "objects",
         "seen",
-        "spoken",
         "strings",
         "types",
         "unevaluated",
@@ -255,7 +255,7 @@ class Branch:
         self.strings = Strings()
         self.arrays: tuple[Literal, ...] = ()
         self.objects: tuple[Literal, ...] = ()
-        self.spoken: tuple[Spoken, ...] = ()
+        self.facts: tuple[PropertyFacts, ...] = ()
         self.any_order = False
         self.unevaluated: tuple[Literal, ...] = ()
         self.forks: list[Fork] = []  # never changed in place, so that copies share it
@@ -268,8 +268,8 @@ class Branch:
     @property
     def held(self) -> KnownProperties:
         """The known properties."""
-        if self._held is None or len(self._held.spoken) != len(self.spoken):
-            self._held = KnownProperties(self.spoken, self._held)
+        if self._held is None or len(self._held.facts) != len(self.facts):
+            self._held = KnownProperties(self.facts, self._held)
         return self._held
 
     def touched(self) -> Set[str] | None:
@@ -294,7 +294,7 @@ class Branch:
         other.types, other.numbers, other.values, other.without = self.types, self.numbers, self.values, self.without
         other.written, other.strings, other.any_order = self.written, self.strings, self.any_order
         other.checked, other._held = self.checked, self._held
-        other.arrays, other.objects, other.spoken = self.arrays, self.objects, self.spoken
+        other.arrays, other.objects, other.facts = self.arrays, self.objects, self.facts
         other.unevaluated, other.forks = self.unevaluated, self.forks
         other.added, other.fresh = self.added[:], self.fresh[:]
         other.seen = self.seen.copy()

@@ -11,11 +11,13 @@ from typing import Any
 from oxillama._util.collector import paused_collector
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget, RuleSet
+from oxillama.grammar.dfa import n_states
 from oxillama.grammar.json_schema.arrays import array_expr
 from oxillama.grammar.json_schema.branch import Branch
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.drafts import DRAFTS, draft_of
-from oxillama.grammar.json_schema.json_text import JsonText
+from oxillama.grammar.json_schema.json_text import LIKELY_REFUSED, JsonText
+from oxillama.grammar.json_schema.keywords import SPEAKING
 from oxillama.grammar.json_schema.literals import (
     ARRAY,
     FALSE,
@@ -31,18 +33,16 @@ from oxillama.grammar.json_schema.literals import (
 from oxillama.grammar.json_schema.numbers import Numbers, constant_expr, number_expr
 from oxillama.grammar.json_schema.objects import Objects
 from oxillama.grammar.json_schema.sharing import shared
-from oxillama.grammar.json_schema.strings import Strings, string_expr
+from oxillama.grammar.json_schema.strings import Strings, pattern_parts, string_expr
 from oxillama.grammar.json_schema.tableau import Tableau
 from oxillama.grammar.matcher import Grammar
+from oxillama.grammar.regular import PROPERTY_UNITS, pattern_units
 from oxillama.sampler_config import SCHEMA_MODES, SchemaMode
 
 __all__ = ["JsonSchemaCompiler"]
 
 MAX_RULES = 20_000
 WHITESPACE = ("json", "flexible")
-ANNOTATIONS = frozenset(
-    ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment")
-)
 SIMPLE = frozenset(("string", "number", "integer", "boolean"))
 SCALARS = SIMPLE | {"null"}
 CONDITIONS = frozenset((
@@ -64,7 +64,7 @@ def _leaf_key(schema: Schema) -> frozenset[tuple[str, object]] | None:
     for keyword, value in schema.items():
         if keyword in CONDITIONS and type(value) in (str, int, float):
             found.append((keyword, repr(value)))
-        elif keyword != "type" and keyword not in ANNOTATIONS:
+        elif keyword != "type" and keyword in SPEAKING:
             return None
     return frozenset(found)
 
@@ -72,7 +72,13 @@ def _leaf_key(schema: Schema) -> frozenset[tuple[str, object]] | None:
 def _size(schema: dict[str, Any]) -> int:
     """A guess at the number of states of a string: its pattern's, for each length."""
     pattern, most = schema.get("pattern"), schema.get("maxLength")
-    return len(pattern) * (most if isinstance(most, int) else 1) if isinstance(pattern, str) else 0
+    if not isinstance(pattern, str) or pattern_units(pattern) > PROPERTY_UNITS:
+        return 0
+    if "(?=" in pattern or "(?!" in pattern:  # which most places in a pattern don't allow
+        return LIKELY_REFUSED + 1
+    with suppress(GrammarError):  # raised when the string is made
+        return sum([n_states(part.node) for part in pattern_parts(pattern)]) * (most if isinstance(most, int) else 1)
+    return 0
 
 
 class JsonSchemaCompiler:
@@ -115,17 +121,15 @@ class JsonSchemaCompiler:
         """
         if whitespace not in WHITESPACE:
             raise GrammarError(f"whitespace must be one of {', '.join(WHITESPACE)}, not {whitespace!r}")
-        narrow = _is_narrow(mode)
+        _is_narrow(mode)
         if draft is not None and draft not in DRAFTS:
             raise GrammarError(f"draft must be {', '.join(map(str, DRAFTS))} or None, not {draft!r}")
         with paused_collector():
-            schema = _read(schema)
-            documents = Documents(shared(schema), draft or draft_of(schema))
-            grammar = _compiled(documents, Budget(budget), whitespace == "flexible", narrow)
-        with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # not JSON, or too deep
-            # A pickle of the schema now, not its text: the text would repeat shared parts again and again.
-            grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft, budget)
-        return grammar
+            try:
+                return _made(schema, mode, whitespace, draft, budget)
+            except GrammarError as error:
+                # Without the frames below, which hold all that was made so far.
+                raise error.with_traceback(None) from None
 
     @staticmethod
     def add_to(
@@ -143,6 +147,18 @@ def _is_narrow(mode: str) -> bool:
     if mode not in SCHEMA_MODES:
         raise GrammarError(f"mode must be one of {', '.join(SCHEMA_MODES)}, not {mode!r}")
     return mode == "generate"
+
+
+def _made(
+    schema: "dict[str, Any] | bool | str", mode: SchemaMode, whitespace: str, draft: int | None, budget: int | None
+) -> Grammar:
+    schema = _read(schema)
+    documents = Documents(shared(schema), draft or draft_of(schema))
+    grammar = _compiled(documents, Budget(budget), whitespace == "flexible", _is_narrow(mode))
+    with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # not JSON, or too deep
+        # A pickle of the schema now, not its text: the text would repeat shared parts again and again.
+        grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft, budget)
+    return grammar
 
 
 def _compiled(documents: Documents, budget: Budget, flexible: bool, narrow: bool) -> Grammar:
@@ -214,7 +230,7 @@ class _Compilation:
                 simple = self.leaf(literals[0])
             if simple is not None:
                 return simple
-        key = tuple(dict.fromkeys(literal.key for literal in literals))
+        key = tuple(dict.fromkeys([literal.key for literal in literals])) if len(literals) > 1 else (literals[0].key,)
         if key not in self.known:
             self.known[key] = self.rules.new_rule("")
             self.later(self.known[key], literals)
@@ -226,7 +242,7 @@ class _Compilation:
         if not literal.positive or not isinstance(schema, dict):
             return self.texts.shared("value") if schema is literal.positive is True else None
         for keyword in schema:
-            if keyword != "type" and keyword not in ANNOTATIONS:
+            if keyword != "type" and keyword in SPEAKING:
                 return None
         if "type" not in schema:
             return self.texts.shared("value")

@@ -25,6 +25,7 @@ class Disjoint:
         self._parts: dict[tuple[int, bool, str], list[Literal]] = {}
         self._apart: dict[tuple[object, object], bool] = {}
         self._types: dict[tuple[int, bool, str], int] = {}
+        self._leading = frozenset(("$ref", "allOf", documents.id_key))  # keywords that lead to other parts
         self._tags: dict[tuple[int, bool, str], dict[str, set[object]]] = {}
 
     def __call__(self, a: Literal, b: Literal, depth: int = DEPTH) -> bool:
@@ -114,7 +115,9 @@ class Disjoint:
         """A schema and those that hold wherever it does: behind `$ref` and in `allOf`."""
         known = self._parts.get(literal.key)
         if known is None:
-            known = self._parts[literal.key] = self._find_parts(literal)
+            schema = literal.schema
+            is_alone = isinstance(schema, dict) and self._leading.isdisjoint(schema)
+            known = self._parts[literal.key] = [literal] if is_alone else self._find_parts(literal)
         return known
 
     def _find_parts(self, literal: Literal) -> list[Literal]:

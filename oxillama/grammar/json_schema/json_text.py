@@ -21,7 +21,7 @@ from oxillama.grammar.json_schema.literals import Path, placed
 from oxillama.grammar.json_schema.numbers import Numbers, number_expr
 from oxillama.grammar.json_schema.spelling import free_number
 
-__all__ = ["JsonText"]
+__all__ = ["LIKELY_REFUSED", "JsonText"]
 
 _SHORT = {0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0C: b"f", 0x0D: b"r", 0x22: b'"', 0x5C: b"\\"}
 RAW = character_ranges(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)), True)
@@ -29,6 +29,7 @@ HEX = tuple(b"0123456789abcdef")
 KEPT = frozenset(("value", "object", "array"))
 SCHEMA = "the schema"
 FEW = 8  # ranges of characters
+LIKELY_REFUSED = 100_000  # states, by a guess that is several times too high
 MAX_KEPT = 512  # automata,
 MAX_KEPT_STATES = 1 << 11  # of at most so many states, at about 100 bytes
 
@@ -73,6 +74,7 @@ class JsonText:
         self.quote = rules.literal(b'"')
         self.place: Path = None  # of the schema whose expressions are being made
         self._rules: dict[object, int] = {}
+        self._keys: dict[str, int] = {}
         self._later: list[_Later] = []
         self._chars: dict[tuple[Range, ...], int] = {}
         self._called: dict[tuple[Range, ...], int] = {}
@@ -108,7 +110,8 @@ class JsonText:
 
     def postponed(self, name: object, make: Callable[[], int], size: int = 0, calls: int = 0) -> int:
         """As `helper`, of a rule that `finish` makes: a schema that is refused for its structure needs none of its
-        strings and numbers. size: a guess at the states that it takes."""
+        strings and numbers. size: a guess at the states that it takes; one of so many that it is likely to be refused
+        is made at once, which takes little if it is."""
         return self.rules.rule(self._postponed(name, size, lambda rule: self.rules.define(rule, make())), calls)
 
     def kept(self, name: Hashable, make: "Callable[[JsonText], int]", size: int = 0) -> int:
@@ -118,7 +121,11 @@ class JsonText:
     def _postponed(self, name: object, size: int, make: Callable[[int], None]) -> int:
         if name not in self._rules:
             self._rules[name] = self.rules.new_rule("")
-            self._later.append(_Later(self._rules[name], size, self.place, make))
+            later = _Later(self._rules[name], size, self.place, make)
+            if size > LIKELY_REFUSED:
+                self._make(later)
+            else:
+                self._later.append(later)
         return self._rules[name]
 
     def finish(self) -> None:
@@ -128,11 +135,14 @@ class JsonText:
             todo = sorted(self._later, key=_SIZE, reverse=True)
             self._later.clear()
             for later in todo:
-                self.place = later.place
-                try:
-                    later.make(later.rule)
-                except GrammarError as error:
-                    raise placed(later.place, error) from None
+                self._make(later)
+
+    def _make(self, later: _Later) -> None:
+        self.place = later.place
+        try:
+            later.make(later.rule)
+        except GrammarError as error:
+            raise placed(later.place, error) from None
 
     def _link(self, rule: int, name: Hashable, make: "Callable[[JsonText], int]") -> None:
         try:
@@ -198,6 +208,13 @@ class JsonText:
     def special(self, ranges: tuple[Range, ...]) -> int:
         """The characters after the backslash of an escaped character."""
         return self.rules.chars(_spellings(ranges)[1])
+
+    def key(self, name: str) -> int:
+        """The name of a property with the colon behind it; the same expression each time."""
+        found = self._keys.get(name)
+        if found is None:
+            found = self._keys[name] = self.rules.seq((self.written(name), self.colon))
+        return found
 
     def written(self, text: str) -> int:
         """One text as a string, quotes included."""
