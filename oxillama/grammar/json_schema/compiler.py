@@ -268,7 +268,7 @@ class _Compilation:
         branches = self.tableau.branches(literals)
         self.texts.place = place = literals[0].path
         try:
-            return self.rules.alt([expr for branch in branches for expr in self.of_branch(branch)])
+            return self.rules.alt(dict.fromkeys([expr for branch in branches for expr in self.of_branch(branch)]))
         except GrammarError as error:
             raise placed(place, error) from None
 

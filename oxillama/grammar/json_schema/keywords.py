@@ -139,9 +139,10 @@ def _texts(schema: Schema) -> list[str]:
         or schema.get("type", "string") != "string"
     ):
         return []
-    values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
-    is_list = isinstance(values, list) and all(isinstance(value, str) for value in values)
-    return values if is_list and ("enum" in schema) != ("const" in schema) else []
+    values = schema.get("enum", [schema.get("const")])
+    if not isinstance(values, list) or ("enum" in schema) == ("const" in schema):
+        return []
+    return values if all(isinstance(value, str) for value in values) else []
 
 
 def _any(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:

@@ -13,6 +13,7 @@ from operator import itemgetter
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget
 from oxillama.grammar.dfa import WORK_UNITS, Part, is_empty, matches, n_states
+from oxillama.grammar.json_schema.branch import Key
 from oxillama.grammar.json_schema.checks import counted, mapped, names
 from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.json_schema.literals import Literal, refusal
@@ -81,20 +82,20 @@ class Objects:
     """Expressions of objects for one set of rules.
 
     The branches of a schema combine the same literals again and again: what was made of a literal, of a property under
-    the same demands, and of the same literals together is kept, by the identity of literals, which are kept, too.
+    the same demands, and of the same literals together is kept, by the keys of literals.
     """
 
     def __init__(self, texts: JsonText) -> None:
         self.texts = texts
-        self._schemas: dict[int, _ObjectSchema] = {}
+        self._schemas: dict[Key, _ObjectSchema] = {}
         self._pairs: dict[tuple[object, ...], int] = {}
-        self._exprs: dict[tuple[int, ...], int] = {}
+        self._exprs: dict[tuple[object, ...], int] = {}
 
     def expr(self, literals: Sequence[Literal], any_order: bool, value: Value, key_sets: Names) -> int:
         """The expression of objects that meet all schemas. value: returns the expression of a demand on a property's
         value; key_sets: the sets of strings that meet a demand. Both are the same functions each time. Raises
         GrammarError for demands that can't be expressed."""
-        key = (any_order, *map(id, literals))
+        key = (any_order, *[literal.key for literal in literals])
         found = self._exprs.get(key)
         if found is None:
             schemas = list(map(self.schema_of, literals))
@@ -102,14 +103,15 @@ class Objects:
         return found
 
     def schema_of(self, literal: Literal) -> _ObjectSchema:
-        found = self._schemas.get(id(literal))
+        key = literal.key
+        found = self._schemas.get(key)
         if found is None:
-            found = self._schemas[id(literal)] = _ObjectSchema(literal, self.texts.budget)
+            found = self._schemas[key] = _ObjectSchema(literal, self.texts.budget)
         return found
 
     def named(self, name: str, demands: list[Literal], value: Value) -> int:
         """The expression of a property with its name."""
-        key = (name, id(demands[0])) if len(demands) == 1 else (name, *map(id, demands))
+        key = (name, *[demand.key for demand in demands])
         found = self._pairs.get(key)
         if found is None:
             found = self._pairs[key] = self.texts.rules.seq((self.texts.key(name), value(demands)))
