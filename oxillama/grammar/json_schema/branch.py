@@ -4,6 +4,7 @@ from collections.abc import Set
 from fractions import Fraction
 from typing import Any
 
+from oxillama.grammar.json_schema.disjoint import scalars
 from oxillama.grammar.json_schema.literals import ALL, OBJECT, Literal
 from oxillama.grammar.json_schema.numbers import Numbers
 from oxillama.grammar.json_schema.strings import Strings
@@ -28,7 +29,7 @@ class PropertyFacts:
     """What a schema says of the properties of objects. names: all allowed names, None for any. size: number of its
     properties."""
 
-    __slots__ = ("_values", "banned", "literal", "names", "required", "size")
+    __slots__ = ("_tags", "_values", "banned", "literal", "names", "required", "size")
 
     def __init__(self, literal: Literal) -> None:
         schema = literal.schema
@@ -38,6 +39,7 @@ class PropertyFacts:
         self.banned: frozenset[str] = _NOTHING
         self.size = 0
         self._values: frozenset[object] | None = None
+        self._tags: dict[str, set[object]] | None = None
         if isinstance(schema.get("required"), list):
             self.required = frozenset([name for name in schema["required"] if isinstance(name, str)])
         properties = schema.get("properties", {})
@@ -48,6 +50,13 @@ class PropertyFacts:
                 self.names = frozenset(properties)
 
     @property
+    def tags(self) -> dict[str, set[object]]:
+        """The values that properties may have if they are there, where they are listed."""
+        if self._tags is None:
+            self._tags = _tags_of(self.literal.schema)
+        return self._tags
+
+    @property
     def values(self) -> frozenset[object]:
         """Each property with the keys of its schema (`_value_keys`)."""
         if self._values is None:
@@ -56,6 +65,18 @@ class PropertyFacts:
             base = self.literal.base
             self._values = frozenset([(name, key) for name, sub in found for key in _value_keys(sub, base)])
         return self._values
+
+
+def _tags_of(schema: dict[str, Any]) -> dict[str, set[object]]:
+    """The values that properties may have if they are there, where they are listed."""
+    properties = schema.get("properties")
+    found = {}
+    for name, sub in properties.items() if isinstance(properties, dict) else ():
+        if isinstance(sub, dict) and ("const" in sub or "enum" in sub) and "$ref" not in sub:
+            values = scalars(sub, None)
+            if values is not None:
+                found[name] = values
+    return found
 
 
 def _value_keys(schema: Any, base: str) -> list[object]:
@@ -74,7 +95,7 @@ class KnownProperties:
     size: number of properties of all schemas.
     """
 
-    __slots__ = ("_parts", "_values", "banned", "facts", "names", "required", "size")
+    __slots__ = ("_impossible", "_parts", "_tags", "_values", "banned", "facts", "names", "required", "size")
 
     def __init__(self, facts: tuple[PropertyFacts, ...], before: "KnownProperties | None" = None) -> None:
         """before: of the first of the schemas. A branch asks at each of its forks, and has few new ones then."""
@@ -82,6 +103,8 @@ class KnownProperties:
         self.required, self.banned, self.size = _NOTHING, _NOTHING, 0
         self.names: frozenset[str] | None = None
         self._values: frozenset[object] | None = None
+        self._tags: dict[str, set[object]] | None = None
+        self._impossible: frozenset[str] | None = None
         self._parts: tuple[KnownProperties, ...] = ()
         n_before = 0
         if before is not None:
@@ -103,6 +126,30 @@ class KnownProperties:
             self._values = _NOTHING.union(*[one.values for one in (self._parts or self.facts)])
         return self._values
 
+    @property
+    def tags(self) -> dict[str, set[object]]:
+        """The values that properties may have by all schemas, where they are listed."""
+        if self._tags is None:
+            self._tags = {}
+            for one in self._parts or self.facts:
+                for name, values in one.tags.items():
+                    self._tags[name] = self._tags[name] & values if name in self._tags else values
+        return self._tags
+
+    @property
+    def impossible(self) -> frozenset[str]:
+        """Properties that can't have any value."""
+        if self._impossible is None:
+            self._impossible = frozenset([name for name, values in self.tags.items() if not values])
+        return self._impossible
+
+    def contradicts(self, way: "Way") -> bool:
+        """Whether a required property can't have any of the values that a way lists for it."""
+        return not way.required.isdisjoint(self.impossible) or any(
+            name in self.tags and self.tags[name].isdisjoint(values) and (name in self.required or name in way.required)
+            for name, values in way.tags
+        )
+
     def both(self, other: "KnownProperties") -> "KnownProperties":
         """What two lists of schemas say together."""
         found = KnownProperties(())
@@ -120,6 +167,7 @@ class KnownProperties:
             return self.names is not None and self.names <= claim.besides | self.banned
         return (
             not claim.required.isdisjoint(self.banned)
+            or not claim.required.isdisjoint(self.impossible)
             or (self.names is not None and not claim.required <= self.names)
             or not claim.absent.isdisjoint(self.required)
             or (bool(claim.other_values) and not self.values.isdisjoint(claim.other_values))
@@ -157,10 +205,11 @@ class Way:
     """A conjunction of literals, one alternative of a fork, with what the checks of branches ask of it again and again.
 
     keys: of its literals. claims: of those that are synthetic schemas of objects. absent: the properties that it says
-    are absent, if it says nothing else; None otherwise.
+    are absent, if it says nothing else; None otherwise. tags: properties with the values that it lists for them, if
+    they are there; required: properties that must be.
     """
 
-    __slots__ = ("absent", "claims", "keys", "literals")
+    __slots__ = ("absent", "claims", "keys", "literals", "required", "tags")
 
     def __init__(self, literals: list[Literal]) -> None:
         self.literals = literals
@@ -170,6 +219,11 @@ class Way:
         self.absent: frozenset[str] | None = None
         if len(synthetic) == len(literals) and all(map(_says_absent, literals)):
             self.absent = frozenset([name for literal in literals for name in literal.schema["properties"]])
+        plain = [one.schema for one in literals if one.positive and isinstance(one.schema, dict)]
+        plain = [schema for schema in plain if "$ref" not in schema]  # drafts may ignore what is beside it
+        self.tags = [pair for schema in plain for pair in _tags_of(schema).items()]
+        lists = [schema["required"] for schema in plain if isinstance(schema.get("required"), list)]
+        self.required = frozenset([name for names in lists for name in names if isinstance(name, str)])
 
 
 def _is_synthetic(schema: Any) -> bool:
@@ -186,10 +240,10 @@ class Fork:
 
     keys: of all their literals. names: properties that synthetic schemas among these name; None for any. fitting:
     by the bits of types, the ways that these allow; as far as it was asked for. has_claims: some way has a synthetic
-    schema of objects, or says that properties are absent.
+    schema of objects, or says that properties are absent. has_tags: some way lists values of a property.
     """
 
-    __slots__ = ("fitting", "has_claims", "keys", "n", "names", "ways")
+    __slots__ = ("fitting", "has_claims", "has_tags", "keys", "n", "names", "ways")
 
     def __init__(self, ways: list[Way], origin: "Fork | None" = None) -> None:
         """origin: a fork that these ways are left of. Its keys and names are kept, which is more than is needed."""
@@ -201,8 +255,10 @@ class Fork:
             self.keys: frozenset[Key] = _NOTHING.union(*[way.keys for way in ways])
             self.names = _names_of(ways)
             self.has_claims = any(way.claims or way.absent is not None for way in ways)
+            self.has_tags = any(way.tags for way in ways)
         else:
-            self.keys, self.names, self.has_claims = origin.keys, origin.names, origin.has_claims
+            self.keys, self.names = origin.keys, origin.names
+            self.has_claims, self.has_tags = origin.has_claims, origin.has_tags
 
 
 def _names_of(ways: list[Way]) -> frozenset[str] | None:

@@ -8,7 +8,7 @@ from oxillama.grammar.automaton import Budget
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.literals import ALL, NUMBER, OBJECT, STRING, TYPES, Literal, fraction, type_of
 
-__all__ = ["PAIRS", "Disjoint"]
+__all__ = ["PAIRS", "Disjoint", "scalars"]
 
 DEPTH = 4
 PAIR_UNITS = 16  # units of the budget for a pair that is kept
@@ -45,8 +45,8 @@ class Disjoint:
         found = [-1] * len(each)
         values: dict[int, set[object]] = {}
         for i, literal in enumerate(each):
-            lists = [_scalars(part, self.documents.draft) for part in self.parts(literal)]
-            known = [scalars for scalars in lists if scalars is not None]
+            lists = [scalars(part.schema, self.documents.draft) for part in self.parts(literal)]
+            known = [listed for listed in lists if listed is not None]
             if known and literal.positive:
                 values[i] = set.intersection(*known)
         _group(found, values, 0)
@@ -71,7 +71,7 @@ class Disjoint:
             parts = self.parts(literal) if literal.positive else []
             for name in _required(parts):
                 demands = [part for demand in _property(parts, name) for part in self.parts(demand)]
-                found = [_scalars(part, self.documents.draft) for part in demands]
+                found = [scalars(part.schema, self.documents.draft) for part in demands]
                 lists = [values for values in found if values is not None]
                 if lists:
                     known[name] = set.intersection(*lists)
@@ -196,9 +196,9 @@ def _values(schema: dict[str, Any], draft: int | None) -> list[Any] | None:
     return values if isinstance(values, list) else None
 
 
-def _scalars(literal: Literal, draft: int | None) -> set[object] | None:
+def scalars(schema: Any, draft: int | None) -> set[object] | None:
     """The listed values of a schema; None without a list of only strings, numbers, booleans and null."""
-    values = _values(literal.schema, draft) if isinstance(literal.schema, dict) else None
+    values = _values(schema, draft) if isinstance(schema, dict) else None
     if values is None or any(isinstance(v, list | dict) or (isinstance(v, float) and v - v != 0) for v in values):
         return None
     return {(type_of(v), fraction(v) if type_of(v) == NUMBER else v) for v in values}

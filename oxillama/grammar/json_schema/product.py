@@ -112,7 +112,7 @@ def _is_same(
             return False
         if branch.types == OBJECT and way.absent is not None and held.lacks(way.absent):
             return False
-    return not any(held.excludes(claim) for way in left for claim in way.claims)
+    return not any(held.contradicts(way) or any(map(held.excludes, way.claims)) for way in left)
 
 
 def _searched(forks: list[Fork], n_known: int, limit: int, n_most: int) -> tuple[Fork, int]:

@@ -210,6 +210,8 @@ class Tableau:
                         if way.absent is not None and held.lacks(way.absent):
                             return MET
                 ways = [way for way in ways if not (way.claims and any(map(held.excludes, way.claims)))]
+            if fork.has_tags and types == OBJECT:
+                ways = [way for way in ways if not (way.tags and held.contradicts(way))]
         if self.examined is not None:
             self.examined.append((fork, ways, branch.facts))
         return fork if len(ways) == fork.n else Fork(ways, fork)
