@@ -1,6 +1,6 @@
 """Branch of a schema: a conjunction of keywords, with the known properties of its objects."""
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from fractions import Fraction
 from typing import Any
 
@@ -112,6 +112,8 @@ class KnownProperties:
             self.required, self.banned, self.size, self.names = (
                 before.required, before.banned, before.size, before.names
             )  # fmt: skip
+            if before._tags is not None:
+                self._tags = _common_tags(before._tags, self.facts[n_before:])
         for one in self.facts[n_before:]:
             self.required = self.required | one.required if one.required else self.required
             self.banned = self.banned | one.banned if one.banned else self.banned
@@ -130,10 +132,7 @@ class KnownProperties:
     def tags(self) -> dict[str, set[object]]:
         """The values that properties may have by all schemas, where they are listed."""
         if self._tags is None:
-            self._tags = {}
-            for one in self._parts or self.facts:
-                for name, values in one.tags.items():
-                    self._tags[name] = self._tags[name] & values if name in self._tags else values
+            self._tags = _common_tags({}, self._parts or self.facts)
         return self._tags
 
     @property
@@ -142,6 +141,11 @@ class KnownProperties:
         if self._impossible is None:
             self._impossible = frozenset([name for name, values in self.tags.items() if not values])
         return self._impossible
+
+    @property
+    def is_contradictory(self) -> bool:
+        """Whether a required property can't have any value."""
+        return not self.required.isdisjoint(self.impossible)
 
     def contradicts(self, way: "Way") -> bool:
         """Whether a required property can't have any of the values that a way lists for it."""
@@ -176,6 +180,18 @@ class KnownProperties:
     def lacks(self, names: frozenset[str]) -> bool:
         """Whether none of these properties may be there."""
         return (names if self.names is None else names & self.names) <= self.banned
+
+
+def _common_tags(
+    known: dict[str, set[object]], more: "Iterable[PropertyFacts | KnownProperties]"
+) -> dict[str, set[object]]:
+    """The values that properties may have by all of these; `known` itself if none lists any more."""
+    lists = [one.tags for one in more if one.tags]
+    found = dict(known) if lists else known
+    for tags in lists:
+        for name, values in tags.items():
+            found[name] = found[name] & values if name in found else values
+    return found
 
 
 class Claim:

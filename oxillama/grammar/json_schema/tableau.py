@@ -162,6 +162,8 @@ class Tableau:
     def check(self, branch: Branch, demands: list[Literal]) -> None:
         """Drops the ways of forks that can't hold any more, and the forks that are met; demands what has one way left.
         Of the forks that were checked before, only those are looked at that new literals may concern."""
+        if branch.types & OBJECT and branch.objects and branch.held.is_contradictory:
+            branch.types &= ~OBJECT
         touched, fresh = branch.touched(), branch.fresh
         self.budget.spend(len(branch.forks), COMBINATIONS)
         left, single, is_dead = [], [], False
