@@ -3,9 +3,9 @@ r"""Sets of characters by name, as `\p{...}` of a pattern has them: general cate
 They are those of the Unicode version that Python knows (`unicodedata.unidata_version`).
 """
 
+import re
 import unicodedata
 from functools import lru_cache
-from itertools import groupby
 
 from oxillama.grammar.automaton import MAX_CHAR, Range, character_ranges
 
@@ -24,6 +24,7 @@ _NAMES = {
     "Private_Use": "Co", "Unassigned": "Cn",
 }  # fmt: skip
 _SHORT = frozenset(_NAMES.values())
+_RUN = re.compile(r"([A-Z][a-z])\1*")
 
 
 def category_ranges(name: str) -> tuple[Range, ...] | None:
@@ -51,9 +52,7 @@ def _of_category(short: str) -> tuple[Range, ...]:
 def _runs() -> dict[str, list[Range]]:
     """Runs of characters of each two-letter category: one pass over all of Unicode, when first needed."""
     runs: dict[str, list[Range]] = {}
-    start = 0
-    for category, run in groupby(map(unicodedata.category, map(chr, range(MAX_CHAR + 1)))):
-        end = start + len(tuple(run))
-        runs.setdefault(category, []).append((start, end - 1))
-        start = end
+    categories = "".join(map(unicodedata.category, map(chr, range(MAX_CHAR + 1))))
+    for run in _RUN.finditer(categories):
+        runs.setdefault(run[1], []).append((run.start() // 2, run.end() // 2 - 1))
     return runs

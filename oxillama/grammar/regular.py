@@ -13,6 +13,7 @@ from oxillama.grammar.dfa import MAX_WORK, WORK_UNITS, Dfa, Part
 from oxillama.grammar.regex import ANY, EMPTY, Node, parse_regex
 
 __all__ = [
+    "PROPERTY_UNITS",
     "Chars",
     "choices_rules",
     "conditions",
@@ -121,10 +122,45 @@ def unanchored(node: Node, whole: bool = False) -> Node:
 def _free(first: bool, last: bool, choices: list[list[Node]]) -> Node:
     """Alternatives with the same free ends, which get one "any text" together: with one each, there would be a state
     for every set of alternatives matched so far."""
-    parts = choices[0] if len(choices) == 1 else [Node("alt", tuple(Node("cat", tuple(c)) for c in choices))]
+    cut = [_cut(choice, not first, not last) for choice in choices]
+    parts = cut[0] if len(cut) == 1 else [Node("alt", tuple(Node("cat", tuple(c)) for c in cut))]
     if first and last and len(parts) < 2:
         return parts[0] if parts else EMPTY
     return Node("cat", (*((ANYTHING,) if not first else ()), *parts, *((ANYTHING,) if not last else ())))
+
+
+def _cut(parts: list[Node], first: bool, last: bool) -> list[Node]:
+    """A sequence without what any text beside it makes needless: a{2,9} is found where a{2} is, and a* is anywhere.
+    first, last: whether any text may come before it, and behind."""
+    if not all(map(is_plain, parts)):
+        return parts
+    parts = parts[:]
+    kept: list[Node] = []
+    while last and parts and not kept:
+        kept = _least(parts.pop(), 1)
+    parts += kept
+    kept = []
+    while first and parts and not kept:
+        kept = _least(parts.pop(0), 0)
+    return [*kept, *parts]
+
+
+def _least(node: Node, last: int) -> list[Node]:
+    """The parts of a tree next to any text: the fewest that must be there. last: 1 if the text comes behind."""
+    if node.kind == "set":
+        return [node]
+    if node.kind == "cat":
+        return _cut(list(node.parts), not last, bool(last))
+    if node.kind == "alt":
+        choices = [_least(part, last) for part in node.parts]
+        return [Node("alt", tuple(Node("cat", tuple(c)) for c in choices))] if all(choices) else []
+    if node.least == 0:
+        return []
+    inner = _least(node.parts[0], last)
+    if not inner or node.least == 1:
+        return inner
+    rest = Node("repeat", node.parts, least=node.least - 1, most=node.least - 1)
+    return [rest, *inner] if last else [*inner, rest]
 
 
 def _choices(node: Node) -> Sequence[Node]:

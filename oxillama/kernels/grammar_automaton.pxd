@@ -21,6 +21,7 @@ cdef class Automaton:
     cdef Nfa nfa
     cdef LeftRecursion left
     cdef Ints rule_start, set_at, sets, mark, kernel, ranges, targets, important, pieces
+    cdef Ints alone             # of each state of the nfa: the state behind an edge that leads there alone, or -1
     cdef Map known
     cdef Py_ssize_t n_important, work, looked_at, n_linked
     cdef int64_t most
@@ -35,7 +36,9 @@ cdef class Automaton:
     cdef int gather(self, int32_t s) except -1
     cdef int32_t intern(self, bint fresh) except -1
     cdef int leave(self, int32_t local, int32_t first, int32_t end) except -1
-    cdef int byte_edges(self) except -1
+    cdef Py_ssize_t byte_edges(self) except -1
+    cdef int32_t behind_piece(self, int32_t piece) except -1
+    cdef int32_t behind(self, int32_t to) except -1
     cdef int single_edges(self) except -1
     cdef int byte_edge(self, int low, int high, int32_t target) except -1
     cdef int other_edges(self, int kind) except -1

@@ -17,6 +17,9 @@ from oxillama.kernels.grammar_left cimport LeftRecursion
 from oxillama.kernels.grammar_nfa cimport BYTES, CALL, EPS, NOT_TOKEN, ONE_TOKEN, TAKEN, Nfa
 from oxillama.kernels.grammar_rules cimport Rules
 
+cdef extern from *:
+    int trailing_zeros "__builtin_ctzll"(uint64_t word) noexcept nogil
+
 cdef enum:
     MAX_STATES = 2000000
     MAX_EDGES = 8000000
@@ -40,6 +43,22 @@ cdef int append(Ints *to, const Ints *other, int32_t base, int32_t sign) except 
         to.at[to.n + i] = base + sign * other.at[i]
     to.n += other.n
     return 0
+
+
+cdef inline void mark_cut(uint64_t *cut, int at) noexcept nogil:
+    cut[at >> 6] |= <uint64_t> 1 << (at & 63)
+
+
+cdef inline int next_cut(const uint64_t *cut, int at) noexcept nogil:
+    """The first marked place from `at` on. One is: 256, the last."""
+    cdef int word = at >> 6
+    cdef uint64_t left = cut[word] >> (at & 63)
+    if left:
+        return at + trailing_zeros(left)
+    word += 1
+    while not cut[word]:
+        word += 1
+    return (word << 6) + trailing_zeros(cut[word])
 
 
 cdef object too_large():
@@ -83,6 +102,7 @@ cdef class Automaton:
             drop(&self.targets)
             drop(&self.important)
             drop(&self.pieces)
+            drop(&self.alone)
             forget(&self.known)
 
     def __dealloc__(self):
@@ -197,6 +217,9 @@ cdef class Automaton:
         forget(&self.known)
         fill(&self.mark, self.nfa.head.n, 0)
         fill(&self.important, self.nfa.head.n, 0)
+        if self.split:
+            self.alone.n = 0                    # states of the attempt before
+        fill(&self.alone, self.nfa.head.n, -1)
         push(&self.set_at, 0)
         self.begin()
         self.gather(self.nfa.start.at[rule])
@@ -278,7 +301,8 @@ cdef class Automaton:
         cdef int32_t at
         if self.split and self.cost() > self.most:
             self.nfa.rules.budget.spend(self.cost(), "the grammar")
-        qsort(self.kernel.at, n, sizeof(int32_t), ascending)
+        if n > 1:
+            qsort(self.kernel.at, n, sizeof(int32_t), ascending)
         for i in range(n):
             key = mixed(key ^ <uint64_t> (self.kernel.at[i] + 1))
         key |= 1
@@ -318,56 +342,73 @@ cdef class Automaton:
                         push(&self.ranges, e)
                 e = n.next.at[e]
         self.work += self.ranges.n
-        self.byte_edges()
-        self.other_edges(CALL)
-        self.other_edges(TAKEN)
-        self.other_edges(ONE_TOKEN)
-        self.other_edges(NOT_TOKEN)
+        if self.byte_edges() < self.ranges.n:
+            self.other_edges(CALL)
+            self.other_edges(TAKEN)
+            self.other_edges(ONE_TOKEN)
+            self.other_edges(NOT_TOKEN)
         push(&self.edge_at, self.edge_to.n)
         push(&self.call_at, self.call_to.n)
         push(&self.token_at, self.token_to.n)
         return 0
 
-    cdef int byte_edges(self) except -1:
-        """Cuts 0..255 where a range begins or ends; each piece leads to one set."""
+    cdef Py_ssize_t byte_edges(self) except -1:
+        """Cuts 0..255 where a range begins or ends; each piece leads to one set. Returns the number of ranges."""
         cdef Nfa n = self.nfa
-        cdef uint8_t cut[257]
+        cdef uint64_t cut[5]
         cdef int32_t first[256]
-        cdef Py_ssize_t i
-        cdef int32_t e, low, high, piece
-        memset(cut, 0, 257)
+        cdef Py_ssize_t i, n_ranges
+        cdef int32_t e, low, end, piece
+        memset(cut, 0, sizeof(cut))
+        mark_cut(cut, 256)
         self.pieces.n = 0                       # (edge, next) lists, by the first byte of a piece
         for i in range(self.ranges.n):
             e = self.ranges.at[i]
             if n.kind.at[e] == BYTES:
-                cut[n.value.at[e] >> 8] = cut[(n.value.at[e] & 255) + 1] = 1
+                mark_cut(cut, n.value.at[e] >> 8)
+                mark_cut(cut, (n.value.at[e] & 255) + 1)
                 push(&self.pieces, e)
-        if self.pieces.n <= 1 or self.split:
-            return self.single_edges()
+        n_ranges = self.pieces.n
+        if n_ranges <= 1 or self.split:
+            self.single_edges()
+            return n_ranges
         memset(first, 255, sizeof(first))
-        for i in range(self.ranges.n):
-            e = self.ranges.at[i]
-            if n.kind.at[e] == BYTES:
-                for piece in range(n.value.at[e] >> 8, (n.value.at[e] & 255) + 1):
-                    if cut[piece]:
-                        push(&self.pieces, e)
-                        push(&self.pieces, first[piece])
-                        first[piece] = self.pieces.n - 2
+        for i in range(n_ranges):
+            e = self.pieces.at[i]
+            piece = n.value.at[e] >> 8
+            while piece <= n.value.at[e] & 255:
+                push(&self.pieces, e)
+                push(&self.pieces, first[piece])
+                first[piece] = self.pieces.n - 2
+                piece = next_cut(cut, piece + 1)
         self.work += self.pieces.n >> 2
-        low = 0
+        low = next_cut(cut, 0)
         while low < 256:
-            high = low
-            while high < 255 and not cut[high + 1]:
-                high += 1
+            end = next_cut(cut, low + 1)
+            if first[low] >= 0:
+                self.byte_edge(low, end - 1, self.behind_piece(first[low]))
+            low = end
+        return n_ranges
+
+    cdef int32_t behind_piece(self, int32_t piece) except -1:
+        """The state that the edges of a piece lead to together."""
+        cdef Nfa n = self.nfa
+        if self.pieces.at[piece + 1] < 0:
+            return self.behind(n.to.at[self.pieces.at[piece]])
+        self.begin()
+        while piece >= 0:
+            self.gather(n.to.at[self.pieces.at[piece]])
+            piece = self.pieces.at[piece + 1]
+        return self.intern(False)
+
+    cdef int32_t behind(self, int32_t to) except -1:
+        """The state that one edge leads to: most do so alone, and it is found once for all that lead there."""
+        cdef int32_t first = self.final.n - (self.set_at.n - 1)     # earlier states are other rules'
+        if self.alone.at[to] < first:
             self.begin()
-            piece = first[low]
-            while piece >= 0:
-                self.gather(n.to.at[self.pieces.at[piece]])
-                piece = self.pieces.at[piece + 1]
-            if self.kernel.n:
-                self.byte_edge(low, high, self.intern(False))
-            low = high + 1
-        return 0
+            self.gather(to)
+            self.alone.at[to] = self.intern(False)
+        return self.alone.at[to]
 
     cdef int single_edges(self) except -1:
         """Each edge as it is, to the set of its target alone."""
@@ -376,9 +417,7 @@ cdef class Automaton:
         cdef int32_t e
         for i in range(self.pieces.n):
             e = self.pieces.at[i]
-            self.begin()
-            self.gather(n.to.at[e])
-            self.byte_edge(n.value.at[e] >> 8, n.value.at[e] & 255, self.intern(False))
+            self.byte_edge(n.value.at[e] >> 8, n.value.at[e] & 255, self.behind(n.to.at[e]))
         return 0
 
     cdef int byte_edge(self, int low, int high, int32_t target) except -1:
@@ -400,15 +439,16 @@ cdef class Automaton:
             if self.ranges.at[i] < 0 or n.kind.at[self.ranges.at[i]] != kind:
                 continue
             value = n.value.at[self.ranges.at[i]]
-            self.begin()
+            self.pieces.n = 0                   # (edge, next) of the edges with this value
             for k in range(i, self.ranges.n):
                 if self.ranges.at[k] >= 0 and n.kind.at[self.ranges.at[k]] == kind:
                     if n.value.at[self.ranges.at[k]] == value:
-                        self.gather(n.to.at[self.ranges.at[k]])
+                        push(&self.pieces, self.ranges.at[k])
+                        push(&self.pieces, self.pieces.n - 3)
                         self.ranges.at[k] = -1
                         if self.split:
                             break
-            target = self.intern(False)
+            target = self.behind_piece(self.pieces.n - 2)
             if kind in (CALL, TAKEN):
                 push(&self.call_start, value)       # the rule, until its start is known
                 push(&self.call_to, target)

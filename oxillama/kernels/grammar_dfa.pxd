@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t
 from oxillama.kernels._vectors cimport Ints, Map
 
 cdef enum:
-    N_VECTORS = 25
+    N_VECTORS = 26
 
 
 cdef class CharTable:
@@ -12,7 +12,7 @@ cdef class CharTable:
     cdef Ints empty_at, empty_kind, empty_to    # state -> its empty moves
     cdef Ints covered_at, covered               # set of characters -> its symbols
     cdef Ints starts, ends, negated             # of each condition
-    cdef Ints mark, last_mark, closed, targets, first, listed, present      # work under way
+    cdef Ints mark, last_mark, closed, targets, first, listed, present, sets    # work under way
     cdef Ints set_at, members                   # state of the table -> states of the conditions
     cdef Ints table, final, live                # what is made: rows, and of each state whether it may be the last
     cdef Ints edge                              # source, set of symbols, target
@@ -29,10 +29,12 @@ cdef class CharTable:
     cdef bint is_final(self) noexcept
     cdef int64_t gather(self) except -1
     cdef int leave(self) except -1
+    cdef bint is_alike(self, int32_t a, int32_t b) noexcept
     cdef int find_live(self) except -1
     cdef int merge(self) except -1
     cdef int32_t alive_at(self, Py_ssize_t i) noexcept
     cdef int32_t class_of(self, int32_t state) except -1
     cdef int count(self, int32_t least, int32_t most) except -1
+    cdef int32_t number(self, Ints *todo, int32_t state, int32_t length) except -1
     cdef int32_t division(self, int32_t state) except -1
     cdef list divided(self, dict places)

@@ -10,7 +10,7 @@ from libc.stdlib cimport qsort
 from libc.string cimport memcmp
 
 from oxillama.errors import GrammarError
-from oxillama.kernels._vectors cimport Ints, Map, drop, fill, forget, get, mixed, pair_key, push, put
+from oxillama.kernels._vectors cimport Ints, drop, fill, forget, get, mixed, push, put
 from oxillama.kernels.grammar_rules cimport Rules
 
 cdef enum:
@@ -197,19 +197,34 @@ cdef class CharTable:
         return n_moves
 
     cdef int leave(self) except -1:
-        """The row of one state."""
-        cdef int32_t symbol, at
+        """The row of one state. Most symbols have the targets of another one."""
+        cdef int32_t symbol, at, same
+        self.sets.n = 0                         # symbols with different targets, each with its set
         for symbol in range(self.n_symbols):
+            at = self.first.at[symbol]
+            same = 0
+            while same < self.sets.n and not self.is_alike(at, self.first.at[self.sets.at[same]]):
+                same += 2
+            if same < self.sets.n:
+                push(&self.table, self.sets.at[same + 1])
+                continue
             self.stamp += 1
             self.targets.n = 0
-            at = self.first.at[symbol]
             while at >= 0:
                 if self.mark.at[self.listed.at[at]] != self.stamp:
                     self.mark.at[self.listed.at[at]] = self.stamp
                     push(&self.targets, self.listed.at[at])
                 at = self.listed.at[at + 1]
-            push(&self.table, self.intern(&self.targets))
+            push(&self.sets, symbol)
+            push(&self.sets, self.intern(&self.targets))
+            push(&self.table, self.sets.at[self.sets.n - 1])
         return 0
+
+    cdef bint is_alike(self, int32_t a, int32_t b) noexcept:
+        """Whether two lists of targets are equal."""
+        while a >= 0 and b >= 0 and self.listed.at[a] == self.listed.at[b]:
+            a, b = self.listed.at[a + 1], self.listed.at[b + 1]
+        return a == b                           # -1, the end of both
 
     cdef int find_live(self) except -1:
         """Marks the states that an end can be reached from."""
@@ -256,6 +271,7 @@ cdef class CharTable:
             push(&self.first, self.final.at[state])
         self.targets.n = 0                      # of each class: its first state
         while self.targets.n != n_before:
+            self.spend(1 + n * self.n_symbols // 32, n)
             n_before = self.targets.n
             self.targets.n = 0
             forget(&self.known)
@@ -298,16 +314,16 @@ cdef class CharTable:
     cdef int count(self, int32_t least, int32_t most) except -1:
         """Splits the states by the number of characters read, as far as the lengths need it. most: -1 for any."""
         cdef Ints table = self.table, final = self.final
-        cdef Ints todo = Ints(NULL, 0, 0)
-        cdef Map known = Map(NULL, NULL, 0, 0)
+        cdef Ints todo = Ints(NULL, 0, 0)           # state, length: lengths never fall
         cdef int32_t cap = least if most < 0 else most
-        cdef int32_t state, length, target, number
+        cdef int32_t state, length, target
         cdef Py_ssize_t at = 0, i
         self.table = self.final = Ints(NULL, 0, 0)
+        self.targets.n = self.first.n = 0           # of each state: its last number, and the length there
+        fill(&self.targets, final.n, NOWHERE)
+        fill(&self.first, final.n, NOWHERE)
         try:
-            put(&known, pair_key(0, 0), 0)
-            push(&todo, 0)
-            push(&todo, 0)
+            self.number(&todo, 0, 0)
             while at < todo.n:
                 state, length = todo.at[at], todo.at[at + 1]
                 at += 2
@@ -317,20 +333,22 @@ cdef class CharTable:
                     target = table.at[i]
                     if target < 0 or not self.live.at[target] or (most >= 0 and length >= most):
                         push(&self.table, NOWHERE)
-                        continue
-                    number = get(&known, pair_key(target, min(length + 1, cap)))
-                    if number < 0:
-                        number = todo.n // 2
-                        put(&known, pair_key(target, min(length + 1, cap)), number)
-                        push(&todo, target)
-                        push(&todo, min(length + 1, cap))
-                    push(&self.table, number)
+                    else:
+                        push(&self.table, self.number(&todo, target, min(length + 1, cap)))
         finally:
             drop(&table)
             drop(&final)
             drop(&todo)
-            forget(&known)
         return 0
+
+    cdef int32_t number(self, Ints *todo, int32_t state, int32_t length) except -1:
+        """The number of a state behind so many characters, a new one if it is new."""
+        if self.first.at[state] != length:
+            self.first.at[state] = length
+            self.targets.at[state] = todo.n // 2
+            push(todo, state)
+            push(todo, length)
+        return self.targets.at[state]
 
     # ---- what others see
 

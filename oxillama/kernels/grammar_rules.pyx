@@ -272,13 +272,17 @@ cdef class Rules:
 
     def linked(self, str name not None, automaton not None):
         """A rule that was compiled before, for other rules. Returns its id. `automaton` must take at least one byte."""
+        rule = self.new_rule(name)
+        self.link(rule, automaton)
+        return rule
+
+    def link(self, int32_t rule, automaton not None):
+        """Defines a rule as one that was compiled before, for other rules; it must take at least one byte."""
         if automaton.nullable:
             raise IndexError("what may be empty can't be linked")
-        rule = self.new_rule(name)
         # Stands for it in the nfa: some byte, and too large to be copied.
         self.define(rule, self.add(RANGE, 0, 255, MAX_SIZE))
         self.automata[rule] = automaton
-        return rule
 
     def rule(self, int32_t rule, int calls=0):
         """Whatever the rule with this id matches; it may be defined later. calls: 0 for a copy of a small rule in

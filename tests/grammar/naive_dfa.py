@@ -114,12 +114,13 @@ class NaiveDfa:
         if len(self.rows) > MAX_MERGED:
             return self.rows
         first = {state: min(s for s in live if (s in self.finals) == (state in self.finals)) for state in live}
-        while True:
+        n_classes, n_before = 0, -1
+        while n_classes != n_before:
+            self._spend(1 + len(self.rows) * len(self.alphabet) // 32, len(self.rows))
             kinds = {state: (first[state], *(first.get(target) for target in self.rows[state])) for state in live}
-            finer = {state: min(s for s in live if kinds[s] == kinds[state]) for state in live}
-            if finer == first:
-                return [[first.get(target, END) for target in row] for row in self.rows]
-            first = finer
+            first = {state: min(s for s in live if kinds[s] == kinds[state]) for state in live}
+            n_classes, n_before = len(set(first.values())), n_classes
+        return [[first.get(target, END) for target in row] for row in self.rows]
 
     def _live(self):
         sources = [[] for _ in self.rows]

@@ -1,9 +1,10 @@
 """Branch of a schema: a conjunction of keywords, with the known properties of its objects."""
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from fractions import Fraction
 from typing import Any
 
+from oxillama.grammar.json_schema.disjoint import scalars
 from oxillama.grammar.json_schema.literals import ALL, OBJECT, Literal
 from oxillama.grammar.json_schema.numbers import Numbers
 from oxillama.grammar.json_schema.strings import Strings
@@ -13,7 +14,7 @@ __all__ = [
     "Fork",
     "Key",
     "KnownProperties",
-    "Spoken",
+    "PropertyFacts",
     "Way",
     "Ways",
 ]
@@ -24,11 +25,11 @@ Key = tuple[int, bool, str]
 _NOTHING: frozenset[Any] = frozenset()
 
 
-class Spoken:
+class PropertyFacts:
     """What a schema says of the properties of objects. names: all allowed names, None for any. size: number of its
     properties."""
 
-    __slots__ = ("_values", "banned", "literal", "names", "required", "size")
+    __slots__ = ("_tags", "_values", "banned", "literal", "names", "required", "size")
 
     def __init__(self, literal: Literal) -> None:
         schema = literal.schema
@@ -38,6 +39,7 @@ class Spoken:
         self.banned: frozenset[str] = _NOTHING
         self.size = 0
         self._values: frozenset[object] | None = None
+        self._tags: dict[str, set[object]] | None = None
         if isinstance(schema.get("required"), list):
             self.required = frozenset([name for name in schema["required"] if isinstance(name, str)])
         properties = schema.get("properties", {})
@@ -48,6 +50,13 @@ class Spoken:
                 self.names = frozenset(properties)
 
     @property
+    def tags(self) -> dict[str, set[object]]:
+        """The values that properties may have if they are there, where they are listed."""
+        if self._tags is None:
+            self._tags = _tags_of(self.literal.schema)
+        return self._tags
+
+    @property
     def values(self) -> frozenset[object]:
         """Each property with the keys of its schema (`_value_keys`)."""
         if self._values is None:
@@ -56,6 +65,18 @@ class Spoken:
             base = self.literal.base
             self._values = frozenset([(name, key) for name, sub in found for key in _value_keys(sub, base)])
         return self._values
+
+
+def _tags_of(schema: dict[str, Any]) -> dict[str, set[object]]:
+    """The values that properties may have if they are there, where they are listed."""
+    properties = schema.get("properties")
+    found = {}
+    for name, sub in properties.items() if isinstance(properties, dict) else ():
+        if isinstance(sub, dict) and ("const" in sub or "enum" in sub) and "$ref" not in sub:
+            values = scalars(sub, None)
+            if values is not None:
+                found[name] = values
+    return found
 
 
 def _value_keys(schema: Any, base: str) -> list[object]:
@@ -74,22 +95,26 @@ class KnownProperties:
     size: number of properties of all schemas.
     """
 
-    __slots__ = ("_parts", "_values", "banned", "names", "required", "size", "spoken")
+    __slots__ = ("_impossible", "_parts", "_tags", "_values", "banned", "facts", "names", "required", "size")
 
-    def __init__(self, spoken: tuple[Spoken, ...], before: "KnownProperties | None" = None) -> None:
+    def __init__(self, facts: tuple[PropertyFacts, ...], before: "KnownProperties | None" = None) -> None:
         """before: of the first of the schemas. A branch asks at each of its forks, and has few new ones then."""
-        self.spoken = spoken
+        self.facts = facts
         self.required, self.banned, self.size = _NOTHING, _NOTHING, 0
         self.names: frozenset[str] | None = None
         self._values: frozenset[object] | None = None
+        self._tags: dict[str, set[object]] | None = None
+        self._impossible: frozenset[str] | None = None
         self._parts: tuple[KnownProperties, ...] = ()
         n_before = 0
         if before is not None:
-            n_before = len(before.spoken)
+            n_before = len(before.facts)
             self.required, self.banned, self.size, self.names = (
                 before.required, before.banned, before.size, before.names
             )  # fmt: skip
-        for one in self.spoken[n_before:]:
+            if before._tags is not None:
+                self._tags = _common_tags(before._tags, self.facts[n_before:])
+        for one in self.facts[n_before:]:
             self.required = self.required | one.required if one.required else self.required
             self.banned = self.banned | one.banned if one.banned else self.banned
             self.size += one.size
@@ -100,8 +125,34 @@ class KnownProperties:
     def values(self) -> frozenset[object]:
         """Each property with the keys of its schemas."""
         if self._values is None:
-            self._values = _NOTHING.union(*[one.values for one in (self._parts or self.spoken)])
+            self._values = _NOTHING.union(*[one.values for one in (self._parts or self.facts)])
         return self._values
+
+    @property
+    def tags(self) -> dict[str, set[object]]:
+        """The values that properties may have by all schemas, where they are listed."""
+        if self._tags is None:
+            self._tags = _common_tags({}, self._parts or self.facts)
+        return self._tags
+
+    @property
+    def impossible(self) -> frozenset[str]:
+        """Properties that can't have any value."""
+        if self._impossible is None:
+            self._impossible = frozenset([name for name, values in self.tags.items() if not values])
+        return self._impossible
+
+    @property
+    def is_contradictory(self) -> bool:
+        """Whether a required property can't have any value."""
+        return not self.required.isdisjoint(self.impossible)
+
+    def contradicts(self, way: "Way") -> bool:
+        """Whether a required property can't have any of the values that a way lists for it."""
+        return not way.required.isdisjoint(self.impossible) or any(
+            name in self.tags and self.tags[name].isdisjoint(values) and (name in self.required or name in way.required)
+            for name, values in way.tags
+        )
 
     def both(self, other: "KnownProperties") -> "KnownProperties":
         """What two lists of schemas say together."""
@@ -120,6 +171,7 @@ class KnownProperties:
             return self.names is not None and self.names <= claim.besides | self.banned
         return (
             not claim.required.isdisjoint(self.banned)
+            or not claim.required.isdisjoint(self.impossible)
             or (self.names is not None and not claim.required <= self.names)
             or not claim.absent.isdisjoint(self.required)
             or (bool(claim.other_values) and not self.values.isdisjoint(claim.other_values))
@@ -128,6 +180,18 @@ class KnownProperties:
     def lacks(self, names: frozenset[str]) -> bool:
         """Whether none of these properties may be there."""
         return (names if self.names is None else names & self.names) <= self.banned
+
+
+def _common_tags(
+    known: dict[str, set[object]], more: "Iterable[PropertyFacts | KnownProperties]"
+) -> dict[str, set[object]]:
+    """The values that properties may have by all of these; `known` itself if none lists any more."""
+    lists = [one.tags for one in more if one.tags]
+    found = dict(known) if lists else known
+    for tags in lists:
+        for name, values in tags.items():
+            found[name] = found[name] & values if name in found else values
+    return found
 
 
 class Claim:
@@ -157,10 +221,11 @@ class Way:
     """A conjunction of literals, one alternative of a fork, with what the checks of branches ask of it again and again.
 
     keys: of its literals. claims: of those that are synthetic schemas of objects. absent: the properties that it says
-    are absent, if it says nothing else; None otherwise.
+    are absent, if it says nothing else; None otherwise. tags: properties with the values that it lists for them, if
+    they are there; required: properties that must be.
     """
 
-    __slots__ = ("absent", "claims", "keys", "literals")
+    __slots__ = ("absent", "claims", "keys", "literals", "required", "tags")
 
     def __init__(self, literals: list[Literal]) -> None:
         self.literals = literals
@@ -170,6 +235,11 @@ class Way:
         self.absent: frozenset[str] | None = None
         if len(synthetic) == len(literals) and all(map(_says_absent, literals)):
             self.absent = frozenset([name for literal in literals for name in literal.schema["properties"]])
+        plain = [one.schema for one in literals if one.positive and isinstance(one.schema, dict)]
+        plain = [schema for schema in plain if "$ref" not in schema]  # drafts may ignore what is beside it
+        self.tags = [pair for schema in plain for pair in _tags_of(schema).items()]
+        lists = [schema["required"] for schema in plain if isinstance(schema.get("required"), list)]
+        self.required = frozenset([name for names in lists for name in names if isinstance(name, str)])
 
 
 def _is_synthetic(schema: Any) -> bool:
@@ -184,12 +254,12 @@ def _says_absent(literal: Literal) -> bool:
 class Fork:
     """Alternatives, of which one must hold.
 
-    keys: of all their literals. names: properties that synthetic schemas among these speak of; None for any. fitting:
-    by the bits of types, the ways that these allow; as far as it was asked for. speaks: some way has a synthetic schema
-    of objects, or says that properties are absent.
+    keys: of all their literals. names: properties that synthetic schemas among these name; None for any. fitting:
+    by the bits of types, the ways that these allow; as far as it was asked for. has_claims: some way has a synthetic
+    schema of objects, or says that properties are absent. has_tags: some way lists values of a property.
     """
 
-    __slots__ = ("fitting", "keys", "n", "names", "speaks", "ways")
+    __slots__ = ("fitting", "has_claims", "has_tags", "keys", "n", "names", "ways")
 
     def __init__(self, ways: list[Way], origin: "Fork | None" = None) -> None:
         """origin: a fork that these ways are left of. Its keys and names are kept, which is more than is needed."""
@@ -200,21 +270,23 @@ class Fork:
         if origin is None:
             self.keys: frozenset[Key] = _NOTHING.union(*[way.keys for way in ways])
             self.names = _names_of(ways)
-            self.speaks = any(way.claims or way.absent is not None for way in ways)
+            self.has_claims = any(way.claims or way.absent is not None for way in ways)
+            self.has_tags = any(way.tags for way in ways)
         else:
-            self.keys, self.names, self.speaks = origin.keys, origin.names, origin.speaks
+            self.keys, self.names = origin.keys, origin.names
+            self.has_claims, self.has_tags = origin.has_claims, origin.has_tags
 
 
 def _names_of(ways: list[Way]) -> frozenset[str] | None:
-    spoken: set[str] = set()
+    found: set[str] = set()
     for literal in (literal for way in ways for literal in way.literals if literal.positive):
         schema = literal.schema
         if _is_synthetic(schema):
             if "\0property" in schema:
                 return None
-            spoken.update(schema.get("required", ()))
-            spoken.update(schema.get("properties", ()))
-    return frozenset(spoken)
+            found.update(schema.get("required", ()))
+            found.update(schema.get("properties", ()))
+    return frozenset(found)
 
 
 class Branch:
@@ -223,7 +295,7 @@ class Branch:
     types: bits of the allowed types. numbers, strings: the demands on these. arrays, objects: the schemas about these.
     unevaluated: schemas with a keyword of that name. forks: alternatives that are still open. added: forks that weren't
     held against the branch yet. seen: literals that hold; fresh: those of them that came since the forks were held
-    against the branch. spoken: what each of `objects` says of properties. checked: types and number of objects then.
+    against the branch. facts: what each of `objects` says of properties. checked: types and number of objects then.
     """
 
     __slots__ = (
@@ -232,12 +304,12 @@ class Branch:
         "any_order",
         "arrays",
         "checked",
+        "facts",
         "forks",
         "fresh",
         "numbers",
         "objects",
         "seen",
-        "spoken",
         "strings",
         "types",
         "unevaluated",
@@ -255,7 +327,7 @@ class Branch:
         self.strings = Strings()
         self.arrays: tuple[Literal, ...] = ()
         self.objects: tuple[Literal, ...] = ()
-        self.spoken: tuple[Spoken, ...] = ()
+        self.facts: tuple[PropertyFacts, ...] = ()
         self.any_order = False
         self.unevaluated: tuple[Literal, ...] = ()
         self.forks: list[Fork] = []  # never changed in place, so that copies share it
@@ -268,8 +340,8 @@ class Branch:
     @property
     def held(self) -> KnownProperties:
         """The known properties."""
-        if self._held is None or len(self._held.spoken) != len(self.spoken):
-            self._held = KnownProperties(self.spoken, self._held)
+        if self._held is None or len(self._held.facts) != len(self.facts):
+            self._held = KnownProperties(self.facts, self._held)
         return self._held
 
     def touched(self) -> Set[str] | None:
@@ -294,7 +366,7 @@ class Branch:
         other.types, other.numbers, other.values, other.without = self.types, self.numbers, self.values, self.without
         other.written, other.strings, other.any_order = self.written, self.strings, self.any_order
         other.checked, other._held = self.checked, self._held
-        other.arrays, other.objects, other.spoken = self.arrays, self.objects, self.spoken
+        other.arrays, other.objects, other.facts = self.arrays, self.objects, self.facts
         other.unevaluated, other.forks = self.unevaluated, self.forks
         other.added, other.fresh = self.added[:], self.fresh[:]
         other.seen = self.seen.copy()

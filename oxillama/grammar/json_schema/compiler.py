@@ -8,13 +8,16 @@ from fractions import Fraction
 from heapq import heappop, heappush
 from typing import Any
 
+from oxillama._util.collector import paused_collector
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget, NoTextError, RuleSet
+from oxillama.grammar.dfa import n_states
 from oxillama.grammar.json_schema.arrays import array_expr
 from oxillama.grammar.json_schema.branch import Branch
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.drafts import DRAFTS, draft_of
-from oxillama.grammar.json_schema.json_text import JsonText
+from oxillama.grammar.json_schema.json_text import LIKELY_REFUSED, JsonText
+from oxillama.grammar.json_schema.keywords import SPEAKING
 from oxillama.grammar.json_schema.literals import (
     ARRAY,
     FALSE,
@@ -24,17 +27,17 @@ from oxillama.grammar.json_schema.literals import (
     STRING,
     TRUE,
     Literal,
-    Path,
     Schema,
+    placed,
     pointer,
-    refusal,
 )
 from oxillama.grammar.json_schema.numbers import Numbers, constant_expr, number_expr
 from oxillama.grammar.json_schema.objects import Objects
 from oxillama.grammar.json_schema.sharing import shared
-from oxillama.grammar.json_schema.strings import Strings, string_expr
+from oxillama.grammar.json_schema.strings import Strings, pattern_parts, string_expr
 from oxillama.grammar.json_schema.tableau import Tableau
 from oxillama.grammar.matcher import Grammar
+from oxillama.grammar.regular import PROPERTY_UNITS, pattern_units
 from oxillama.sampler_config import SCHEMA_MODES, SchemaMode
 
 __all__ = ["JsonSchemaCompiler"]
@@ -42,9 +45,6 @@ __all__ = ["JsonSchemaCompiler"]
 MAX_RULES = 20_000
 MAX_PLACES = 5  # that an error names
 WHITESPACE = ("json", "flexible")
-ANNOTATIONS = frozenset(
-    ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment")
-)
 SIMPLE = frozenset(("string", "number", "integer", "boolean"))
 SCALARS = SIMPLE | {"null"}
 CONDITIONS = frozenset((
@@ -66,9 +66,21 @@ def _leaf_key(schema: Schema) -> frozenset[tuple[str, object]] | None:
     for keyword, value in schema.items():
         if keyword in CONDITIONS and type(value) in (str, int, float):
             found.append((keyword, repr(value)))
-        elif keyword != "type" and keyword not in ANNOTATIONS:
+        elif keyword != "type" and keyword in SPEAKING:
             return None
     return frozenset(found)
+
+
+def _size(schema: dict[str, Any]) -> int:
+    """A guess at the number of states of a string: its pattern's, for each length."""
+    pattern, most = schema.get("pattern"), schema.get("maxLength")
+    if not isinstance(pattern, str) or pattern_units(pattern) > PROPERTY_UNITS:
+        return 0
+    if "(?=" in pattern or "(?!" in pattern:  # which most places in a pattern don't allow
+        return LIKELY_REFUSED + 1
+    with suppress(GrammarError):  # raised when the string is made
+        return sum([n_states(part.node) for part in pattern_parts(pattern)]) * (most if isinstance(most, int) else 1)
+    return 0
 
 
 class JsonSchemaCompiler:
@@ -111,16 +123,15 @@ class JsonSchemaCompiler:
         """
         if whitespace not in WHITESPACE:
             raise GrammarError(f"whitespace must be one of {', '.join(WHITESPACE)}, not {whitespace!r}")
-        narrow = _is_narrow(mode)
+        _is_narrow(mode)
         if draft is not None and draft not in DRAFTS:
             raise GrammarError(f"draft must be {', '.join(map(str, DRAFTS))} or None, not {draft!r}")
-        schema = _read(schema)
-        documents = Documents(shared(schema), draft or draft_of(schema))
-        grammar = _compiled(documents, Budget(budget), whitespace == "flexible", narrow)
-        with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # not JSON, or too deep
-            # A pickle of the schema now, not its text: the text would repeat shared parts again and again.
-            grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft, budget)
-        return grammar
+        with paused_collector():
+            try:
+                return _made(schema, mode, whitespace, draft, budget)
+            except GrammarError as error:
+                # Without the frames below, which hold all that was made so far.
+                raise error.with_traceback(None) from None
 
     @staticmethod
     def add_to(
@@ -134,15 +145,22 @@ class JsonSchemaCompiler:
         return _Compilation(Documents(schema, draft_of(schema)), texts).root()
 
 
-def _placed(literal: Literal, error: GrammarError) -> GrammarError:
-    """The error with the place of a schema added, if it names none."""
-    return error if " at #" in str(error) else refusal(literal.path, "schema", str(error))
-
-
 def _is_narrow(mode: str) -> bool:
     if mode not in SCHEMA_MODES:
         raise GrammarError(f"mode must be one of {', '.join(SCHEMA_MODES)}, not {mode!r}")
     return mode == "generate"
+
+
+def _made(
+    schema: "dict[str, Any] | bool | str", mode: SchemaMode, whitespace: str, draft: int | None, budget: int | None
+) -> Grammar:
+    schema = _read(schema)
+    documents = Documents(shared(schema), draft or draft_of(schema))
+    grammar = _compiled(documents, Budget(budget), whitespace == "flexible", _is_narrow(mode))
+    with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # not JSON, or too deep
+        # A pickle of the schema now, not its text: the text would repeat shared parts again and again.
+        grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft, budget)
+    return grammar
 
 
 def _compiled(documents: Documents, budget: Budget, flexible: bool, narrow: bool) -> Grammar:
@@ -186,7 +204,6 @@ class _Compilation:
         self.objects = Objects(texts)
         self.known: dict[tuple[tuple[int, bool, str], ...], int] = {}
         self.todo: list[tuple[int, int, int, Sequence[Literal]]] = []
-        self.unmet: list[Path] = []  # of leaves that no value meets
 
     def grammar(self) -> Grammar:
         """The grammar of the schema's values. Raises GrammarError, for one that has none with the places of leaves."""
@@ -194,9 +211,9 @@ class _Compilation:
         try:
             return Grammar.from_rules(self.rules, root)
         except NoTextError as error:
-            if not self.unmet:
+            if not self.texts.unmet:
                 raise
-            places = ", ".join(dict.fromkeys(map(pointer, self.unmet[:MAX_PLACES])))
+            places = ", ".join(dict.fromkeys(map(pointer, self.texts.unmet[:MAX_PLACES])))
             raise NoTextError(f"{error}; no value meets the schema at {places}") from None
 
     def root(self) -> int:
@@ -208,6 +225,7 @@ class _Compilation:
             self.rules.define(rule, self.expression(literals))
             if len(self.known) > MAX_RULES:
                 raise GrammarError(f"the schema leads to more than {MAX_RULES} different demands on values")
+        self.texts.finish()
         return root
 
     def later(self, rule: int, literals: Sequence[Literal]) -> None:
@@ -225,7 +243,7 @@ class _Compilation:
                 simple = self.leaf(literals[0])
             if simple is not None:
                 return simple
-        key = tuple(dict.fromkeys(literal.key for literal in literals))
+        key = tuple(dict.fromkeys([literal.key for literal in literals])) if len(literals) > 1 else (literals[0].key,)
         if key not in self.known:
             self.known[key] = self.rules.new_rule("")
             self.later(self.known[key], literals)
@@ -237,7 +255,7 @@ class _Compilation:
         if not literal.positive or not isinstance(schema, dict):
             return self.texts.shared("value") if schema is literal.positive is True else None
         for keyword in schema:
-            if keyword != "type" and keyword not in ANNOTATIONS:
+            if keyword != "type" and keyword in SPEAKING:
                 return None
         if "type" not in schema:
             return self.texts.shared("value")
@@ -256,20 +274,16 @@ class _Compilation:
         def make(own: JsonText) -> int:
             return _Compilation(Documents(literal.schema, draft), own).expression([literal])
 
-        try:
-            return self.texts.kept((draft, self.texts.narrow, key), make)
-        except NoTextError:
-            self.unmet.append(literal.path)
-            return None
-        except GrammarError as error:
-            raise _placed(literal, error) from None
+        self.texts.place = literal.path
+        return self.texts.kept((draft, self.texts.narrow, key), make, _size(literal.schema))
 
     def expression(self, literals: Sequence[Literal]) -> int:
         branches = self.tableau.branches(literals)
+        self.texts.place = place = literals[0].path
         try:
-            return self.rules.alt([expr for branch in branches for expr in self.of_branch(branch)])
+            return self.rules.alt(dict.fromkeys([expr for branch in branches for expr in self.of_branch(branch)]))
         except GrammarError as error:
-            raise _placed(literals[0], error) from None
+            raise placed(place, error) from None
 
     def of_branch(self, branch: Branch) -> list[int]:
         """One expression for each allowed type."""
@@ -323,7 +337,7 @@ class _Compilation:
     def between(self, numbers: Numbers) -> int:
         if self.texts.narrow:
             numbers = numbers.for_generating()
-        return self.texts.helper(numbers, lambda: number_expr(self.rules, numbers))
+        return self.texts.postponed(numbers, lambda: number_expr(self.rules, numbers))
 
     def key_sets(self, literals: Sequence[Literal]) -> list[Strings]:
         """The sets of strings that meet a demand on the names of properties."""

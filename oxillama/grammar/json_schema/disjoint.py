@@ -8,7 +8,7 @@ from oxillama.grammar.automaton import Budget
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.literals import ALL, NUMBER, OBJECT, STRING, TYPES, Literal, fraction, type_of
 
-__all__ = ["PAIRS", "Disjoint"]
+__all__ = ["PAIRS", "Disjoint", "scalars"]
 
 DEPTH = 4
 PAIR_UNITS = 16  # units of the budget for a pair that is kept
@@ -25,6 +25,7 @@ class Disjoint:
         self._parts: dict[tuple[int, bool, str], list[Literal]] = {}
         self._apart: dict[tuple[object, object], bool] = {}
         self._types: dict[tuple[int, bool, str], int] = {}
+        self._leading = frozenset(("$ref", "allOf", documents.id_key))  # keywords that lead to other parts
         self._tags: dict[tuple[int, bool, str], dict[str, set[object]]] = {}
 
     def __call__(self, a: Literal, b: Literal, depth: int = DEPTH) -> bool:
@@ -44,8 +45,8 @@ class Disjoint:
         found = [-1] * len(each)
         values: dict[int, set[object]] = {}
         for i, literal in enumerate(each):
-            lists = [_scalars(part, self.documents.draft) for part in self.parts(literal)]
-            known = [scalars for scalars in lists if scalars is not None]
+            lists = [scalars(part.schema, self.documents.draft) for part in self.parts(literal)]
+            known = [listed for listed in lists if listed is not None]
             if known and literal.positive:
                 values[i] = set.intersection(*known)
         _group(found, values, 0)
@@ -70,7 +71,7 @@ class Disjoint:
             parts = self.parts(literal) if literal.positive else []
             for name in _required(parts):
                 demands = [part for demand in _property(parts, name) for part in self.parts(demand)]
-                found = [_scalars(part, self.documents.draft) for part in demands]
+                found = [scalars(part.schema, self.documents.draft) for part in demands]
                 lists = [values for values in found if values is not None]
                 if lists:
                     known[name] = set.intersection(*lists)
@@ -114,7 +115,9 @@ class Disjoint:
         """A schema and those that hold wherever it does: behind `$ref` and in `allOf`."""
         known = self._parts.get(literal.key)
         if known is None:
-            known = self._parts[literal.key] = self._find_parts(literal)
+            schema = literal.schema
+            is_alone = isinstance(schema, dict) and self._leading.isdisjoint(schema)
+            known = self._parts[literal.key] = [literal] if is_alone else self._find_parts(literal)
         return known
 
     def _find_parts(self, literal: Literal) -> list[Literal]:
@@ -193,9 +196,9 @@ def _values(schema: dict[str, Any], draft: int | None) -> list[Any] | None:
     return values if isinstance(values, list) else None
 
 
-def _scalars(literal: Literal, draft: int | None) -> set[object] | None:
+def scalars(schema: Any, draft: int | None) -> set[object] | None:
     """The listed values of a schema; None without a list of only strings, numbers, booleans and null."""
-    values = _values(literal.schema, draft) if isinstance(literal.schema, dict) else None
+    values = _values(schema, draft) if isinstance(schema, dict) else None
     if values is None or any(isinstance(v, list | dict) or (isinstance(v, float) and v - v != 0) for v in values):
         return None
     return {(type_of(v), fraction(v) if type_of(v) == NUMBER else v) for v in values}

@@ -4,13 +4,24 @@ import json
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.automaton import Automaton, Range, RuleSet, Sequence, character_ranges, utf8_sequences
+from oxillama.grammar.automaton import (
+    Automaton,
+    NoTextError,
+    Range,
+    RuleSet,
+    Sequence,
+    character_ranges,
+    utf8_sequences,
+)
+from oxillama.grammar.json_schema.literals import Path, placed
 from oxillama.grammar.json_schema.numbers import Numbers, number_expr
 from oxillama.grammar.json_schema.spelling import free_number
 
-__all__ = ["JsonText"]
+__all__ = ["LIKELY_REFUSED", "JsonText"]
 
 _SHORT = {0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0C: b"f", 0x0D: b"r", 0x22: b'"', 0x5C: b"\\"}
 RAW = character_ranges(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)), True)
@@ -18,8 +29,21 @@ HEX = tuple(b"0123456789abcdef")
 KEPT = frozenset(("value", "object", "array"))
 SCHEMA = "the schema"
 FEW = 8  # ranges of characters
+LIKELY_REFUSED = 100_000  # states, by a guess that is several times too high
 MAX_KEPT = 512  # automata,
 MAX_KEPT_STATES = 1 << 11  # of at most so many states, at about 100 bytes
+
+
+class _Later(NamedTuple):
+    """A rule that is still to be made."""
+
+    rule: int
+    size: int
+    place: Path
+    make: Callable[[int], None]
+
+
+_SIZE = attrgetter("size")
 
 
 class JsonText:
@@ -48,7 +72,11 @@ class JsonText:
         self.open_object, self.close_object = self._after(space, b"{"), self._before(space, b"}")
         self.open_array, self.close_array = self._after(space, b"["), self._before(space, b"]")
         self.quote = rules.literal(b'"')
+        self.place: Path = None  # of the schema whose expressions are being made
+        self.unmet: list[Path] = []  # places of postponed schemas that no value meets
         self._rules: dict[object, int] = {}
+        self._keys: dict[str, int] = {}
+        self._later: list[_Later] = []
         self._chars: dict[tuple[Range, ...], int] = {}
         self._called: dict[tuple[Range, ...], int] = {}
 
@@ -81,12 +109,48 @@ class JsonText:
             self.rules.define(rule, make())
         return self.rules.rule(self._rules[name], calls)
 
-    def kept(self, name: Hashable, make: "Callable[[JsonText], int]") -> int:
-        """A call of a rule that is compiled once per process under this name. Raises GrammarError if that takes too
-        much work, or if the rule matches nothing."""
+    def postponed(self, name: object, make: Callable[[], int], size: int = 0, calls: int = 0) -> int:
+        """As `helper`, of a rule that `finish` makes: a schema that is refused for its structure needs none of its
+        strings and numbers. size: a guess at the states that it takes; one of so many that it is likely to be refused
+        is made at once, which takes little if it is."""
+        return self.rules.rule(self._postponed(name, size, lambda rule: self.rules.define(rule, make())), calls)
+
+    def kept(self, name: Hashable, make: "Callable[[JsonText], int]", size: int = 0) -> int:
+        """A call of a rule that is compiled once per process under this name, when `finish` needs it."""
+        return self.rules.rule(self._postponed(name, size, lambda rule: self._link(rule, name, make)))
+
+    def _postponed(self, name: object, size: int, make: Callable[[int], None]) -> int:
         if name not in self._rules:
-            self._rules[name] = self.rules.linked("", self._kept(name, make))
-        return self.rules.rule(self._rules[name])
+            self._rules[name] = self.rules.new_rule("")
+            later = _Later(self._rules[name], size, self.place, make)
+            if size > LIKELY_REFUSED:
+                self._make(later)
+            else:
+                self._later.append(later)
+        return self._rules[name]
+
+    def finish(self) -> None:
+        """Makes the rules that were postponed, the largest first: if one is refused, it is likely to be that one.
+        Raises GrammarError, with the place of the schema, for what takes too much work."""
+        while self._later:
+            todo = sorted(self._later, key=_SIZE, reverse=True)
+            self._later.clear()
+            for later in todo:
+                self._make(later)
+
+    def _make(self, later: _Later) -> None:
+        self.place = later.place
+        try:
+            later.make(later.rule)
+        except GrammarError as error:
+            raise placed(later.place, error) from None
+
+    def _link(self, rule: int, name: Hashable, make: "Callable[[JsonText], int]") -> None:
+        try:
+            self.rules.link(rule, self._kept(name, make))
+        except NoTextError:
+            self.unmet.append(self.place)
+            self.rules.define(rule, self.rules.alt(()))
 
     def _kept(self, name: Hashable, make: "Callable[[JsonText], int]") -> Automaton:
         """The automaton of a cached rule. Spends the same budget whether it was compiled before or not."""
@@ -95,7 +159,9 @@ class JsonText:
             rules = RuleSet()
             try:
                 root = rules.new_rule("root")
-                rules.define(root, make(JsonText(rules, self.flexible, inner=True, narrow=self.narrow)))
+                own = JsonText(rules, self.flexible, inner=True, narrow=self.narrow)
+                rules.define(root, make(own))
+                own.finish()
                 found = Automaton(rules, root)
             except GrammarError:
                 with suppress(GrammarError):  # the error of the part has more detail
@@ -144,6 +210,13 @@ class JsonText:
     def special(self, ranges: tuple[Range, ...]) -> int:
         """The characters after the backslash of an escaped character."""
         return self.rules.chars(_spellings(ranges)[1])
+
+    def key(self, name: str) -> int:
+        """The name of a property with the colon behind it; the same expression each time."""
+        found = self._keys.get(name)
+        if found is None:
+            found = self._keys[name] = self.rules.seq((self.written(name), self.colon))
+        return found
 
     def written(self, text: str) -> int:
         """One text as a string, quotes included."""

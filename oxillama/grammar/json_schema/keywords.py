@@ -12,7 +12,7 @@ from oxillama.grammar.json_schema.checks import counted, finite, listed, mapped,
 from oxillama.grammar.json_schema.disjoint import PAIRS, Disjoint
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.formats import FORMATS, REFUSED
-from oxillama.grammar.json_schema.literals import ARRAY, NUMBER, OBJECT, STRING, Literal, refusal, type_of
+from oxillama.grammar.json_schema.literals import ARRAY, NUMBER, OBJECT, STRING, Literal, Schema, refusal, type_of
 from oxillama.grammar.json_schema.numbers import spelled
 from oxillama.grammar.json_schema.strings import format_parts, pattern_parts
 from oxillama.grammar.json_schema.synthetic import absent, composite, made, present
@@ -20,7 +20,7 @@ from oxillama.grammar.json_schema.unevaluated import Links, combinations
 from oxillama.grammar.regular import pattern_units
 from oxillama.kernels.grammar_budget import Budget
 
-__all__ = ["HANDLERS", "OF_ARRAYS", "OF_OBJECTS"]
+__all__ = ["HANDLERS", "OF_ARRAYS", "OF_OBJECTS", "SPEAKING"]
 
 OF_ARRAYS = frozenset((
     "items", "prefixItems", "additionalItems", "minItems", "maxItems", "contains", "uniqueItems", "unevaluatedItems",
@@ -119,9 +119,35 @@ def _all(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, dem
     demands += reversed([literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))])
 
 
+def _folded(tableau: Expansion, keyword: str, literal: Literal) -> Demands:
+    """The alternatives of a keyword, those that only list texts put together: hundreds of constants with a title each
+    are one list. None of the texts is in two of these lists, or they stay as they are."""
+    each = [literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))]
+    lists = [_texts(one.schema) for one in each]
+    texts = [text for found in lists if found for text in found]
+    if tableau.links is not None or sum(map(bool, lists)) < 2 or len(set(texts)) < len(texts):
+        return each
+    together = made(tableau.documents, literal, keyword, {"enum": texts}, "texts")
+    return [together, *(one for one, found in zip(each, lists, strict=True) if not found)]
+
+
+def _texts(schema: Schema) -> list[str]:
+    """The texts that a schema lists, if that is all it says; none of others."""
+    if (
+        not isinstance(schema, dict)
+        or not _BESIDE_VALUES.isdisjoint(schema)
+        or schema.get("type", "string") != "string"
+    ):
+        return []
+    values = schema.get("enum", [schema.get("const")])
+    if not isinstance(values, list) or ("enum" in schema) == ("const" in schema):
+        return []
+    return values if all(isinstance(value, str) for value in values) else []
+
+
 def _any(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
     def ways() -> Ways:
-        each = [literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))]
+        each = _folded(tableau, keyword, literal)
         return combinations(literal, each) if tableau.links is not None else [[way] for way in each]
 
     branch.added.append(tableau.fork(literal, keyword, ways))
@@ -133,7 +159,7 @@ def _one(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, dem
 
 def _each(tableau: Expansion, keyword: str, literal: Literal) -> Ways:
     """Each alternative, without those of the others that it isn't known to exclude."""
-    each = [literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))]
+    each = _folded(tableau, keyword, literal)
     apart = tableau.disjoint
     groups = apart.groups(each)
     tableau.budget.spend(len(each) ** 2 // 16, PAIRS)
@@ -308,3 +334,6 @@ HANDLERS: dict[str, Handler] = {
     "unevaluatedProperties": _unevaluated,
     "\0any order": _any_order,
 }
+# All keywords that say something about instances.
+SPEAKING = OF_ARRAYS | OF_OBJECTS | HANDLERS.keys()
+_BESIDE_VALUES = SPEAKING - {"type", "enum", "const"}

@@ -74,6 +74,11 @@ def refusal(path: Path, keyword: str, reason: str) -> GrammarError:
     return GrammarError(f"{keyword} at {pointer(path)}: {reason}")
 
 
+def placed(path: Path, error: GrammarError) -> GrammarError:
+    """The error with the place of a schema added, if it names none."""
+    return error if path is None or " at #" in str(error) else refusal(path, "schema", str(error))
+
+
 def type_of(value: object) -> int:
     """The bit of a JSON value."""
     if isinstance(value, bool):

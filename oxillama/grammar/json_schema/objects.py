@@ -13,6 +13,7 @@ from operator import itemgetter
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget
 from oxillama.grammar.dfa import WORK_UNITS, Part, is_empty, matches, n_states
+from oxillama.grammar.json_schema.branch import Key
 from oxillama.grammar.json_schema.checks import counted, mapped, names
 from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.json_schema.literals import Literal, refusal
@@ -34,7 +35,7 @@ MAX_WANTED = 3
 MANY = 400  # optional properties in a row from which on their order is left open
 
 
-class _Speaker:
+class _ObjectSchema:
     """A schema about objects.
 
     names: whether it was written with a list of properties. opens: whether it has a demand on other properties. free:
@@ -81,47 +82,51 @@ class Objects:
     """Expressions of objects for one set of rules.
 
     The branches of a schema combine the same literals again and again: what was made of a literal, of a property under
-    the same demands, and of the same literals together is kept, by the identity of literals, which are kept, too.
+    the same demands, and of the same literals together is kept, by the keys of literals.
     """
 
     def __init__(self, texts: JsonText) -> None:
         self.texts = texts
-        self._speakers: dict[int, _Speaker] = {}
+        self._schemas: dict[Key, _ObjectSchema] = {}
         self._pairs: dict[tuple[object, ...], int] = {}
-        self._exprs: dict[tuple[int, ...], int] = {}
+        self._exprs: dict[tuple[object, ...], int] = {}
 
     def expr(self, literals: Sequence[Literal], any_order: bool, value: Value, key_sets: Names) -> int:
         """The expression of objects that meet all schemas. value: returns the expression of a demand on a property's
         value; key_sets: the sets of strings that meet a demand. Both are the same functions each time. Raises
         GrammarError for demands that can't be expressed."""
-        key = (any_order, *map(id, literals))
+        key = (any_order, *[literal.key for literal in literals])
         found = self._exprs.get(key)
         if found is None:
-            speakers = list(map(self.speaker, literals))
-            found = self._exprs[key] = self._expr(literals, speakers, any_order, value, key_sets)
+            schemas = list(map(self.schema_of, literals))
+            found = self._exprs[key] = self._expr(literals, schemas, any_order, value, key_sets)
         return found
 
-    def speaker(self, literal: Literal) -> _Speaker:
-        found = self._speakers.get(id(literal))
+    def schema_of(self, literal: Literal) -> _ObjectSchema:
+        key = literal.key
+        found = self._schemas.get(key)
         if found is None:
-            found = self._speakers[id(literal)] = _Speaker(literal, self.texts.budget)
+            found = self._schemas[key] = _ObjectSchema(literal, self.texts.budget)
         return found
 
     def named(self, name: str, demands: list[Literal], value: Value) -> int:
         """The expression of a property with its name."""
-        key = (name, *map(id, demands))
+        key = (name, *[demand.key for demand in demands])
         found = self._pairs.get(key)
         if found is None:
-            texts = self.texts
-            found = texts.rules.seq((texts.rules.seq((texts.written(name), texts.colon)), value(demands)))
-            self._pairs[key] = found
+            found = self._pairs[key] = self.texts.rules.seq((self.texts.key(name), value(demands)))
         return found
 
     def _expr(
-        self, literals: Sequence[Literal], speakers: Sequence[_Speaker], any_order: bool, value: Value, key_sets: Names
+        self,
+        literals: Sequence[Literal],
+        schemas: Sequence[_ObjectSchema],
+        any_order: bool,
+        value: Value,
+        key_sets: Names,
     ) -> int:
         texts, rules = self.texts, self.texts.rules
-        plan = _plan(self, literals, speakers, value, key_sets)
+        plan = _plan(self, literals, schemas, value, key_sets)
         if plan is None:
             return rules.alt(())
         if any(not any(bits >> w & 1 for bits, _ in _ways(plan)) for w in range(len(plan.wanted))):
@@ -139,43 +144,47 @@ class Objects:
 # ---- demands
 
 
-def _demands(texts: JsonText, speakers: Sequence[_Speaker]) -> Callable[[str], list[Literal]]:
+def _demands(texts: JsonText, schemas: Sequence[_ObjectSchema]) -> Callable[[str], list[Literal]]:
     """A function that returns the demands of all schemas on the value of a property; it visits only those that have
     some."""
-    free = [pair for pair in enumerate(speakers) if pair[1].free]
-    naming: dict[str, list[tuple[int, _Speaker]]] = {}
-    for pair in () if len(free) == len(speakers) else enumerate(speakers):
+    free = [pair for pair in enumerate(schemas) if pair[1].free]
+    naming: dict[str, list[tuple[int, _ObjectSchema]]] = {}
+    for pair in () if len(free) == len(schemas) else enumerate(schemas):
         for name in () if pair[1].free else pair[1].properties:
             naming.setdefault(name, []).append(pair)
-    patterns = [part for _, speaker in free for _, parts, _ in speaker.patterns for part in parts]
+    patterns = [part for _, schema in free for _, parts, _ in schema.patterns for part in parts]
     texts.budget.spend(2 * sum([n_states(part.node) for part in patterns]), "the patterns of `patternProperties`")
+
+    spend = texts.budget.spend
 
     def of(name: str) -> list[Literal]:
         found = naming.get(name, [])
         if free:
             found = sorted([*free, *found], key=_NUMBER)
-        texts.budget.spend(4 + 2 * len(found) + 2 * len(patterns), "the schema of an object")
-        return [demand for _, speaker in found for demand in speaker.demands(name, texts.budget)]
+        spend(4 + 2 * len(found) + 2 * len(patterns), "the schema of an object")
+        if not free:
+            return [schema.properties[name] for _, schema in found]
+        return [demand for _, schema in found for demand in schema.demands(name, texts.budget)]
 
     return of
 
 
 def _plan(
-    objects: Objects, literals: Sequence[Literal], speakers: Sequence[_Speaker], value: Value, key_sets: Names
+    objects: Objects, literals: Sequence[Literal], schemas: Sequence[_ObjectSchema], value: Value, key_sets: Names
 ) -> Plan | None:
     texts = objects.texts
-    demands_on = _demands(texts, speakers)
+    demands_on = _demands(texts, schemas)
     plan = Plan(wanted=_wanted(literals, key_sets))
     required: dict[str, None] = {}
-    for speaker in speakers:
-        required.update(dict.fromkeys(speaker.required))
+    for schema in schemas:
+        required.update(dict.fromkeys(schema.required))
     _count(plan, literals)
     of_names = [
         lit.sub(lit.schema["propertyNames"], "propertyNames") for lit in literals if "propertyNames" in lit.schema
     ]
     sets = key_sets(of_names) if of_names else [Strings()]
     named: set[str] = set()
-    in_order = [list(speaker.properties) for speaker in speakers]
+    in_order = [list(schema.properties) for schema in schemas]
     if texts.narrow:
         in_order = [[name for one in in_order for name in one]]
     for names_of_group in [*in_order, *([name] for name in required)]:
@@ -191,13 +200,13 @@ def _plan(
                 return None
         if group:
             plan.groups.append(group)
-    closed = _is_closed(texts, speakers, plan)
+    closed = _is_closed(texts, schemas, plan)
     for chosen in range(1 << len(plan.wanted)):
         choice = _narrowed(plan.wanted, chosen, sets)
-        other = _others(objects, speakers, named, *choice, value, closed)
+        other = _others(objects, schemas, named, *choice, value, closed)
         if closed and other is None and plan.least > sum(pair.required for pair in plan.pairs):
             if len(plan.pairs) < plan.least or not texts.counts_on_names:
-                other = _others(objects, speakers, named, *choice, value, False)
+                other = _others(objects, schemas, named, *choice, value, False)
             else:
                 texts.counted_on_names = True
         if other is not None:
@@ -219,10 +228,10 @@ def _count(plan: Plan, literals: Sequence[Literal]) -> None:
             plan.most = count if plan.most is None else min(plan.most, count)
 
 
-def _is_closed(texts: JsonText, speakers: Sequence[_Speaker], plan: Plan) -> bool:
+def _is_closed(texts: JsonText, schemas: Sequence[_ObjectSchema], plan: Plan) -> bool:
     """Whether an object in mode "generate" has only the properties that any schema names, and those that are required
     or match a pattern: some schema names properties, and none has a demand on others."""
-    return texts.narrow and not plan.wanted and any(s.names for s in speakers) and not any(s.opens for s in speakers)
+    return texts.narrow and not plan.wanted and any(s.names for s in schemas) and not any(s.opens for s in schemas)
 
 
 def _wanted(literals: Sequence[Literal], key_sets: Names) -> list[Wanted]:
@@ -242,7 +251,7 @@ def _named(objects: Objects, wanted: list[Wanted], name: str, demands: list[Lite
     if not wanted:
         return [(0, objects.named(name, demands, value))]
     texts = objects.texts
-    key = texts.rules.seq((texts.written(name), texts.colon))
+    key = texts.key(name)
     may = [i for i, w in enumerate(wanted) if name in w]
     must = sum(1 << i for i in may if wanted[i].value is None)
     ways = []
@@ -269,7 +278,7 @@ def _ways(plan: Plan) -> list[Way]:
 
 def _others(
     objects: Objects,
-    speakers: Sequence[_Speaker],
+    schemas: Sequence[_ObjectSchema],
     named: set[str],
     sets: list[Strings],
     values: list[Literal],
@@ -278,15 +287,15 @@ def _others(
 ) -> int | None:
     """A property that is not named: for each choice of patterns that its name matches, their demands on its value.
     values: other demands on it; closed: its name matches at least one."""
-    patterns = {pattern: parts for speaker in speakers for pattern, parts, _ in speaker.patterns}
+    patterns = {pattern: parts for schema in schemas for pattern, parts, _ in schema.patterns}
     if closed and not patterns:
         return None
     texts, rules = objects.texts, objects.texts.rules
-    cells = _cells(texts, patterns, speakers[0].literal)
+    cells = _cells(texts, patterns, schemas[0].literal)
     pairs = []
     for met, choices in cells.items():
-        texts.budget.spend(2 * len(speakers), "the schema of an object")
-        demands = [*values, *(demand for speaker in speakers for demand in _of_choice(speaker, met))]
+        texts.budget.spend(2 * len(schemas), "the schema of an object")
+        demands = [*values, *(demand for schema in schemas for demand in _of_choice(schema, met))]
         if not _can_be_met(demands) or (closed and not met):
             continue
         keys = []
@@ -324,9 +333,9 @@ def _cells(texts: JsonText, patterns: dict[str, Parts], literal: Literal) -> dic
     return found
 
 
-def _of_choice(speaker: _Speaker, met: frozenset[str]) -> list[Literal]:
-    found = [literal for pattern, _, literal in speaker.patterns if pattern in met]
-    return found or ([] if speaker.additional is None else [speaker.additional])
+def _of_choice(schema: _ObjectSchema, met: frozenset[str]) -> list[Literal]:
+    found = [literal for pattern, _, literal in schema.patterns if pattern in met]
+    return found or ([] if schema.additional is None else [schema.additional])
 
 
 def _simplify(plan: Plan, literals: Sequence[Literal]) -> None:

@@ -1,10 +1,8 @@
 """Products of independent forks: too many combinations are found by their number, without making them.
 
-The forks of a branch are independent if no way of one changes another: then its combinations are all tuples of ways,
-and the tableau would meet its limit at a fork that follows from the numbers of ways alone. Each way is settled once by
-itself; what all ways of the other forks could add together bounds what any combination adds. Literals, and required
-and forbidden properties, only grow along a branch: a check whose answer is the same under that bound has it in each
-combination.
+The forks of a branch are independent if no way of one changes another: its combinations are all tuples of ways then.
+Each way is settled once by itself, and what all ways of the other forks could add together bounds what a combination
+adds: literals and known properties only grow, so a check with the same answer under that bound has it in each.
 """
 
 from collections import Counter
@@ -12,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from oxillama.grammar.json_schema.branch import Branch, Fork, Key, KnownProperties, Spoken, Way
+from oxillama.grammar.json_schema.branch import Branch, Fork, Key, KnownProperties, PropertyFacts, Way
 from oxillama.grammar.json_schema.literals import OBJECT, Literal
 
 __all__ = ["Examined", "first_too_many"]
@@ -21,7 +19,7 @@ __all__ = ["Examined", "first_too_many"]
 MAX_FORKS = 64
 
 # A fork that was held against a branch, the ways that were left, and what the branch said of properties then.
-Examined = tuple[Fork, list[Way], tuple[Spoken, ...]]
+Examined = tuple[Fork, list[Way], tuple[PropertyFacts, ...]]
 Settle = Callable[[Branch, list[Literal]], list[Examined]]
 
 
@@ -30,7 +28,7 @@ class _Added:
     """What a way adds to a branch, and the forks that were looked at meanwhile."""
 
     seen: set[Key]
-    spoken: tuple[Spoken, ...]
+    facts: tuple[PropertyFacts, ...]
     examined: list[Examined]
 
 
@@ -50,7 +48,7 @@ def first_too_many(branch: Branch, n_known: int, limit: int, settle: Settle) -> 
         added.append(ways)
     # How many forks add each literal.
     n_adding = Counter(key for ways in added for key in set().union(*[way.seen for way in ways]))
-    known = [KnownProperties(tuple(one for way in ways for one in way.spoken)) for ways in added]
+    known = [KnownProperties(tuple(one for way in ways for one in way.facts)) for ways in added]
     before, behind = _running(known), _running(known[::-1])[::-1]
     for i, fork in enumerate(branch.forks):
         held = branch.held.both(before[i]).both(behind[i])
@@ -82,7 +80,7 @@ def _added(branch: Branch, fork: Fork, settle: Settle) -> list[_Added] | None:
         if any(one is not other for one, other in zip(after.forks, rest, strict=True)):
             return None
         examined = [one for one in examined if id(one[0]) not in open_elsewhere]
-        found.append(_Added(after.seen - branch.seen, after.spoken[len(branch.spoken) :], examined))
+        found.append(_Added(after.seen - branch.seen, after.facts[len(branch.facts) :], examined))
     return found
 
 
@@ -99,7 +97,7 @@ def _is_independent(
         known = branch.seen | way.seen
         for examined, left, then in way.examined:
             added = {key for one in examined.ways for key in one.keys if n_adding[key] > (key in mine)}
-            so_far = held.both(KnownProperties(then[len(branch.spoken) :]))
+            so_far = held.both(KnownProperties(then[len(branch.facts) :]))
             if not _is_same(branch, examined, left, added, known, so_far):
                 return False
     return True
@@ -114,7 +112,7 @@ def _is_same(
             return False
         if branch.types == OBJECT and way.absent is not None and held.lacks(way.absent):
             return False
-    return not any(held.excludes(claim) for way in left for claim in way.claims)
+    return not any(held.contradicts(way) or any(map(held.excludes, way.claims)) for way in left)
 
 
 def _searched(forks: list[Fork], n_known: int, limit: int, n_most: int) -> tuple[Fork, int]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from oxillama.grammar.automaton import Budget, NoTextError
+from oxillama.grammar.automaton import Budget
 from oxillama.grammar.dfa import Part, matches, n_states
 from oxillama.grammar.json_schema.formats import FORMATS, NARROW_FORMATS
 from oxillama.grammar.json_schema.json_text import JsonText
@@ -82,7 +82,7 @@ class Strings:
 
 
 def string_expr(texts: JsonText, s: Strings) -> int:
-    """The expression of a set of strings. Raises GrammarError if it takes too much work."""
+    """The expression of a set of strings."""
     rules = texts.rules
     if s.allowed is not None:
         texts.budget.spend(len(s.allowed) + 2 * sum(n_states(part.node) for part in s.parts), "a list of texts")
@@ -91,12 +91,10 @@ def string_expr(texts: JsonText, s: Strings) -> int:
         return rules.alt(())
     if s == _ANY:
         return texts.shared("string")
+    size = sum(n_states(part.node) for part in s.parts) * (s.most or 1)
     if s.excluded:  # the names of one schema; a rule is called, since masks are shared between grammars by rule
-        return texts.helper(s, lambda: _string_expr(texts, s), calls=2)
-    try:
-        return texts.kept(s, lambda own: _string_expr(own, s))
-    except NoTextError:
-        return texts.helper(s, lambda: _string_expr(texts, s))
+        return texts.postponed(s, lambda: _string_expr(texts, s), size, calls=2)
+    return texts.kept(s, lambda own: _string_expr(own, s), size)
 
 
 _ANY = Strings()

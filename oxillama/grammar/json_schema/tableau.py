@@ -12,7 +12,7 @@ from typing import Any
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget
-from oxillama.grammar.json_schema.branch import Branch, Fork, Key, Spoken, Way, Ways
+from oxillama.grammar.json_schema.branch import Branch, Fork, Key, PropertyFacts, Way, Ways
 from oxillama.grammar.json_schema.disjoint import Disjoint
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.keywords import HANDLERS, OF_ARRAYS, OF_OBJECTS
@@ -45,9 +45,7 @@ class _Reading:
 
     def __init__(self, schema: dict[str, Any], documents: Documents) -> None:
         self.special = (
-            documents.id_key in schema
-            or (documents.early and "$ref" in schema)
-            or any(keyword in schema for keyword in KEYWORDS)
+            documents.id_key in schema or (documents.early and "$ref" in schema) or not KEYWORDS.isdisjoint(schema)
         )
         self.handlers = [(keyword, HANDLERS[keyword]) for keyword in schema if keyword in HANDLERS]
         self.size = sum(len(value) for value in schema.values() if isinstance(value, list | dict))
@@ -66,7 +64,7 @@ class Tableau:
         self.disjoint = Disjoint(documents, budget)
         self.work = 0
         self.readings: dict[int, _Reading] = {}  # by the identity of schemas, which the documents keep
-        self.spoken: dict[Key, Spoken] = {}
+        self.facts: dict[Key, PropertyFacts] = {}
         self.forks: dict[tuple[object, ...], Fork] = {}
         self.examined: list[Examined] | None = None  # what `possible` answers, while it is asked for
         self.links: Links | None = None  # kept once a schema has an unevaluated keyword
@@ -164,6 +162,8 @@ class Tableau:
     def check(self, branch: Branch, demands: list[Literal]) -> None:
         """Drops the ways of forks that can't hold any more, and the forks that are met; demands what has one way left.
         Of the forks that were checked before, only those are looked at that new literals may concern."""
+        if branch.types & OBJECT and branch.objects and branch.held.is_contradictory:
+            branch.types &= ~OBJECT
         touched, fresh = branch.touched(), branch.fresh
         self.budget.spend(len(branch.forks), COMBINATIONS)
         left, single, is_dead = [], [], False
@@ -206,20 +206,22 @@ class Tableau:
         if len(ways) > 1 and branch.objects:
             held = branch.held
             self.budget.spend(held.size // 4 + len(ways), COMBINATIONS)
-            if fork.speaks:
+            if fork.has_claims:
                 if self.links is None and types == OBJECT:
                     for way in ways:
                         if way.absent is not None and held.lacks(way.absent):
                             return MET
                 ways = [way for way in ways if not (way.claims and any(map(held.excludes, way.claims)))]
+            if fork.has_tags and types == OBJECT:
+                ways = [way for way in ways if not (way.tags and held.contradicts(way))]
         if self.examined is not None:
-            self.examined.append((fork, ways, branch.spoken))
+            self.examined.append((fork, ways, branch.facts))
         return fork if len(ways) == fork.n else Fork(ways, fork)
 
-    def spoken_by(self, literal: Literal) -> Spoken:
-        found = self.spoken.get(literal.key)
+    def facts_of(self, literal: Literal) -> PropertyFacts:
+        found = self.facts.get(literal.key)
         if found is None:
-            found = self.spoken[literal.key] = Spoken(literal)
+            found = self.facts[literal.key] = PropertyFacts(literal)
         return found
 
     def fork(self, literal: Literal, tag: object, ways: Ways | Callable[[], Ways]) -> Fork:
@@ -250,7 +252,7 @@ class Tableau:
             if "$ref" in schema and self.documents.early:
                 demands.append(self.documents.resolve(literal, "$ref"))
                 return
-            if self.links is None and not self.documents.early and any(keyword in schema for keyword in KEYWORDS):
+            if self.links is None and not self.documents.early and not KEYWORDS.isdisjoint(schema):
                 self.links = Links()
             reading = self.readings[id(schema)] = _Reading(schema, self.documents)
         n_demands, n_forks = len(demands), len(branch.added)
@@ -267,7 +269,7 @@ class Tableau:
             branch.arrays += (literal,)
         if reading.of_objects:
             branch.objects += (literal,)
-            branch.spoken += (self.spoken_by(literal),)
+            branch.facts += (self.facts_of(literal),)
         if self.links is not None:
             for way in ([one] for one in demands[n_demands:]):
                 self.links.add(literal, way)

@@ -15,7 +15,7 @@ from oxillama.grammar.json_schema.literals import ARRAY, OBJECT, Literal, refusa
 
 __all__ = ["KEYWORDS", "Links", "combinations", "resolve"]
 
-KEYWORDS = ("unevaluatedProperties", "unevaluatedItems")
+KEYWORDS = frozenset(("unevaluatedProperties", "unevaluatedItems"))
 MAX_WAYS = 5
 Key = tuple[int, bool, str]
 
@@ -65,15 +65,15 @@ def resolve(documents: Documents, branch: Branch, links: Links) -> None:
         held = links.below(top, branch.seen)
         # A synthetic schema (of `enum` and `const`) is no subschema: it evaluates nothing.
         if "unevaluatedProperties" in top.schema and branch.types & OBJECT:
-            speakers = [
+            literals = [
                 literal for literal in branch.objects if literal.key in held and "\0types" not in literal.schema
             ]
-            schema = _of_objects(top, speakers)
+            schema = _of_objects(top, literals)
             if schema is not None:
                 branch.objects += (_kept(documents, top, "unevaluatedProperties", schema),)
         if "unevaluatedItems" in top.schema and branch.types & ARRAY:
-            speakers = [literal for literal in branch.arrays if literal.key in held and "\0types" not in literal.schema]
-            schema = _of_arrays(top, speakers)
+            literals = [literal for literal in branch.arrays if literal.key in held and "\0types" not in literal.schema]
+            schema = _of_arrays(top, literals)
             if schema is not None:
                 branch.arrays += (_kept(documents, top, "unevaluatedItems", schema),)
 
@@ -92,31 +92,31 @@ def _name(part: object) -> object:
     return part if isinstance(part, str | bool) else id(part)
 
 
-def _of_objects(top: Literal, speakers: list[Literal]) -> dict[str, Any] | None:
+def _of_objects(top: Literal, literals: list[Literal]) -> dict[str, Any] | None:
     names: dict[str, bool] = {}
     patterns: dict[str, bool] = {}
-    for speaker in speakers:
-        schema = speaker.schema
-        if "additionalProperties" in schema or ("unevaluatedProperties" in schema and speaker.key != top.key):
+    for literal in literals:
+        schema = literal.schema
+        if "additionalProperties" in schema or ("unevaluatedProperties" in schema and literal.key != top.key):
             return None
         for keyword, known in (("properties", names), ("patternProperties", patterns)):
             if keyword in schema:
-                known.update(dict.fromkeys(mapped(speaker, keyword), True))
+                known.update(dict.fromkeys(mapped(literal, keyword), True))
     rest = top.schema["unevaluatedProperties"]
     return {"properties": names, "patternProperties": patterns, "additionalProperties": rest}
 
 
-def _of_arrays(top: Literal, speakers: list[Literal]) -> dict[str, Any] | None:
+def _of_arrays(top: Literal, literals: list[Literal]) -> dict[str, Any] | None:
     n = 0
     contained = []
-    for speaker in speakers:
-        schema = speaker.schema
-        if "items" in schema or ("unevaluatedItems" in schema and speaker.key != top.key):
+    for literal in literals:
+        schema = literal.schema
+        if "items" in schema or ("unevaluatedItems" in schema and literal.key != top.key):
             return None
         if "prefixItems" in schema:
-            n = max(n, len(listed(speaker, "prefixItems")))
+            n = max(n, len(listed(literal, "prefixItems")))
         if "contains" in schema:
-            if speaker.base != top.base:
+            if literal.base != top.base:
                 raise refusal(top.path, "unevaluatedItems", "a `contains` of another resource counts")
             contained.append(schema["contains"])
     rest = top.schema["unevaluatedItems"]

@@ -1,0 +1,138 @@
+"""Strings and numbers are made after the structure of a schema, patterns are cut at free ends, and constants put
+together: refusals come early, and the language stays the same."""
+
+import gc
+import itertools
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oxillama._util.collector import paused_collector
+from oxillama.errors import GrammarError
+from oxillama.grammar.json_schema import JsonSchemaCompiler, tableau
+from oxillama.grammar.json_schema import json_text as texts
+
+compiled = JsonSchemaCompiler.compile
+LETTERS = ["".join(t) for n in range(6) for t in itertools.product("ab", repeat=n)]
+ATOMS = st.sampled_from(["a", "b", "[ab]", "(?:)", "(?:ab|b)", "(?:a|)", "^", "$"])
+
+
+def quantified(inner):
+    repeated = inner.filter(lambda p: p not in "^$").map(lambda p: f"(?:{p})")
+    return st.one_of(
+        st.tuples(repeated, st.sampled_from(["*", "+", "?", "{2}", "{1,2}", "{2,}", "{2,4}", "{0}"])).map("".join),
+        st.lists(inner, min_size=1, max_size=3).map("".join),
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})"),
+    )
+
+
+@settings(max_examples=60)
+@given(st.recursive(ATOMS, quantified, max_leaves=8), st.integers(0, 3), st.integers(0, 5))
+def test_patterns_that_are_found_anywhere(pattern, least, most):
+    """What any text beside a pattern makes needless is left out."""
+    schema = {"type": "string", "pattern": pattern, "minLength": least, "maxLength": most}
+    expected = [text for text in LETTERS if least <= len(text) <= most and re.search(pattern, text)]
+    try:
+        grammar = compiled(schema)
+    except GrammarError:  # no text matches
+        assert not expected
+        return
+    assert [text for text in LETTERS if grammar.accepts(json.dumps(text))] == expected
+
+
+def test_a_long_end_of_a_pattern_takes_no_states():
+    """A pattern that any text may follow is found where the fewest repeats are."""
+    long = compiled({"type": "string", "pattern": "(x{1,9})?[ab]{1,500}"})
+    short = compiled({"type": "string", "pattern": "[ab]"})
+    assert long.automaton.n_states == short.automaton.n_states
+
+
+def test_structure_is_refused_before_any_string_is_made(monkeypatch):
+    def never(*_):
+        raise AssertionError("a string was made")
+
+    monkeypatch.setattr(texts.JsonText, "_kept", never)
+    many = {"type": "array", "uniqueItems": True, "items": {"type": "string"}}
+    string = {"type": "string", "pattern": "^arn:.*:[a-z]+$", "maxLength": 99}
+    with pytest.raises(GrammarError, match="uniqueItems at #/properties/b"):
+        compiled({"type": "object", "properties": {"a": string, "b": many}})
+
+
+@pytest.mark.parametrize("most", [3, 5000])
+def test_what_a_string_is_refused_for_names_its_place(most):
+    refused = {"type": "string", "pattern": "^a(?=b)c", "maxLength": most}
+    with pytest.raises(GrammarError, match="at #/properties/b: looking ahead"):
+        compiled({"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": refused}})
+
+
+def test_demands_that_no_string_meets():
+    nothing = {"type": "string", "pattern": "^a$", "minLength": 2}
+    grammar = compiled({"type": "object", "properties": {"a": nothing, "b": {"type": "null"}}})
+    assert grammar.accepts('{"b": null}')
+    assert not grammar.accepts('{"a": "a"}')
+    assert not grammar.accepts('{"a": "aa"}')
+
+
+def n_branches(monkeypatch, schema):
+    found = []
+    search = tableau.Tableau.branches
+    monkeypatch.setattr(tableau.Tableau, "branches", lambda *a: found.append(len(search(*a))) or search(*a))
+    grammar = compiled(schema)
+    monkeypatch.undo()
+    return grammar, max(found)
+
+
+CONSTANTS = [{"const": "a", "title": "A"}, {"enum": ["b", "c"], "x-note": 1}, {"type": "string", "const": "d"}]
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_constants_are_one_list(keyword, monkeypatch):
+    others = [{"type": "integer"}, {"type": "string", "minLength": 2}]
+    grammar, n = n_branches(monkeypatch, {keyword: [*CONSTANTS, *others]})
+    assert n == 3
+    for value in ("a", "b", "c", "d", 1, "aa"):
+        assert grammar.accepts(json.dumps(value))
+    for value in ("e", "", None, 1.5):
+        assert not grammar.accepts(json.dumps(value))
+
+
+def test_a_constant_that_two_alternatives_list():
+    twice = [*CONSTANTS, {"const": "b"}]
+    either, one = compiled({"anyOf": twice}), compiled({"oneOf": twice})
+    assert [either.accepts(f'"{text}"') for text in "abcde"] == [True] * 4 + [False]
+    assert [one.accepts(f'"{text}"') for text in "abcde"] == [True, False, True, True, False]
+
+
+@pytest.mark.parametrize("beside", [{"maxLength": 0}, {"not": {"const": "a"}}, {"pattern": "b"}, {"type": "null"}])
+def test_constants_with_other_demands(beside):
+    """An alternative is put with others only if it says nothing else."""
+    grammar = compiled({"anyOf": [{"const": "a", **beside}, {"const": "c"}, {"const": "d"}]})
+    assert [grammar.accepts(f'"{text}"') for text in "acd"] == [False, True, True]
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_collector_is_as_it_was_before(is_on):
+    (gc.enable if is_on else gc.disable)()
+    try:
+        with paused_collector():
+            assert not gc.isenabled()
+        compiled({"type": "string"})
+        assert gc.isenabled() == is_on
+        with pytest.raises(GrammarError):
+            compiled({"type": "nothing"})
+        assert gc.isenabled() == is_on
+    finally:
+        gc.enable()
+
+
+def test_refusal_holds_nothing_that_was_made():
+    with pytest.raises(GrammarError) as refused:
+        compiled({"type": "object", "properties": {"a": {"type": "nothing"}}})
+    traceback, n_frames = refused.value.__traceback__, 0
+    while traceback is not None:
+        assert "texts" not in traceback.tb_frame.f_locals
+        traceback, n_frames = traceback.tb_next, n_frames + 1
+    assert n_frames >= 1
