@@ -40,6 +40,8 @@ def main() -> None:
     for name, value in (("rounds", 7), ("decode", 16)):
         parser.add_argument(f"--{name}", type=int, default=value)
     a = parser.parse_args()
+    if a.rounds < 2:
+        parser.error("--rounds must be 2 at least, for quartiles")
     for type in a.types:
         path = make_model(a.folder, SHAPE, type)
         for threads in a.threads:

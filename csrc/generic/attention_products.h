@@ -252,7 +252,8 @@ INLINE void load_value_scales(const attn *s, int from, int to)
     for (int chunk = 0; chunk < s->dims / OX_CHUNK; chunk++)
         for (int key = from / 16 * 16; key < 64; key += VL) {
             float *scale = s->v_scale + chunk * OX_ATTN_TILE + key;
-            ask(s->v_next[key / 16] + 16 * s->dims + 32 * chunk);
+            if (key % 16 == 0)
+                ask(s->v_next[key / 16] + 16 * s->dims + 32 * chunk);
             if (key < to)
                 vf_store(scale, vf_from_half((const uint16_t *)(s->v_panel[key / 16] + 16 * s->dims) + 16 * chunk + key % 16));
             for (int r = 0; r < VL; r++)

@@ -119,7 +119,9 @@ class Parts:
             try:
                 return self._matching(whole)
             except GrammarError as error:
-                raise GrammarError(f"pattern at {place_of(schema, root)}: {error}") from None
+                place = place_of(schema, root)
+                reason = str(error).replace(repr(whole), repr(pattern))
+                raise GrammarError(f"pattern at {place}: {reason}" if place else reason) from None
         if least is None and most is None:
             return None
         if not all(n is None or (type(n) is int and 0 <= n <= MAX_LENGTH) for n in (least, most)):

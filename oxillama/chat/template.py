@@ -237,8 +237,8 @@ class _Rendering:
         self._able = self._capabilities({})
         if variables and not self._able.plain:  # it may need them
             self._able = self._capabilities(variables)
-        if tools and not _PROBING.get() and not self._template._compiled.told and not self._able.tools:
-            self._template._compiled.told = True  # once, or a server's log has it for every request
+        if tools and not _PROBING.get() and not self._template._compiled.warned and not self._able.tools:
+            self._template._compiled.warned = True  # once, or a server's log has it for every request
             _LOG.warning("the chat template doesn't print tools: the model will not know of them")
 
     def _capabilities(self, extra: Mapping[str, Any]) -> Capabilities:
@@ -310,13 +310,13 @@ def check_tools(tools: object) -> None:
 class _Compiled:
     """A template's code, the names that it reads, and what was found of its capabilities.
 
-    told: whether the log has it that tools aren't printed.
+    warned: whether the log has it that tools aren't printed.
     """
 
     template: "Template"
     variables: frozenset[str]
     known: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
-    told: bool = False
+    warned: bool = False
 
 
 @lru_cache(maxsize=16)

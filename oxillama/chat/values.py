@@ -34,16 +34,17 @@ def resolved(schema: Any, root: Any) -> Any:
     return schema
 
 
-def place_of(schema: Any, root: Any) -> str:
-    """Where a schema stands in the one that it is a part of, as a JSON pointer; "#" if it isn't found."""
+def place_of(schema: Any, root: Any) -> str | None:
+    """Where a schema first stands in the one that it is a part of, as a JSON pointer; None if it isn't there."""
     todo = [(root, "#")]
     while todo:
         inner, place = todo.pop()
         if inner is schema:
             return place
         steps = inner.items() if isinstance(inner, Mapping) else enumerate(inner) if isinstance(inner, list) else ()
-        todo += [(one, f"{place}/{str(step).replace('~', '~0').replace('/', '~1')}") for step, one in steps]
-    return "#"
+        parts = [(one, f"{place}/{str(step).replace('~', '~0').replace('/', '~1')}") for step, one in steps]
+        todo += reversed(parts)
+    return None
 
 
 def kind_of(schema: Any, root: Any = None) -> Kind:

@@ -29,7 +29,7 @@ MIB = 1 << 20
 # A matrix that no cache holds: rows of 64 KiB, 256 MiB of them, more where the last level of cache is larger. Read from
 # one end to the other again and again, twice the size of a cache leaves nothing of it there.
 ROW_VALUES, LEAST_BYTES, MOST_BYTES = 16 << 10, 256 * MIB, 1024 * MIB
-PART_OF_MEMORY = 4  # what is available must be this many times the matrix
+PART_OF_MEMORY = 8  # what is available must be this many times the matrix, which is there twice while it is packed
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,15 @@ def read_speed(seconds: float, threads: int, available: int | None, root: str | 
     n_bytes = min(max(LEAST_BYTES, 2 * last_cache_bytes(root)), MOST_BYTES)
     if available is not None and available < PART_OF_MEMORY * n_bytes:
         return None
-    n_rows = n_bytes // (4 * ROW_VALUES)
-    weights = np.ones((n_rows, ROW_VALUES), np.float32)
+    weights = np.ones((n_bytes // (4 * ROW_VALUES), ROW_VALUES), np.float32)
+    n_bytes = weights.nbytes
     # Panels: to put rows as they are stored into panels takes longer than to read them.
     matrix = Matrix(weights.view(np.uint8).reshape(-1), "F32", weights.shape, name="doctor")
     row = np.ones((1, ROW_VALUES), np.float32)
-    one = weights.nbytes / _fastest(matrix, row, 1, seconds / 2)
-    several = one if threads == 1 else weights.nbytes / _fastest(matrix, row, threads, seconds / 2)
-    return Bandwidth(one, several, threads, weights.nbytes)
+    del weights
+    one = n_bytes / _fastest(matrix, row, 1, seconds / 2)
+    several = one if threads == 1 else n_bytes / _fastest(matrix, row, threads, seconds / 2)
+    return Bandwidth(one, several, threads, n_bytes)
 
 
 def _fastest(matrix: Matrix, row: NDArray[np.float32], threads: int, seconds: float) -> float:

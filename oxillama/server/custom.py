@@ -18,7 +18,7 @@ _BEGIN = re.compile(rf'\s*\{{\s*"{ARGUMENT}"\s*:\s*"')
 # What a string of JSON is made of, in pieces that can be read by themselves: a pair of surrogates is one of them.
 _PIECES = re.compile(
     r'(?:[^"\\]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
-    r"|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\[^u])+"
+    r"|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}|\\[^u])+"
 )
 
 

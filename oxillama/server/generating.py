@@ -155,7 +155,7 @@ async def stream(exchange: Exchange, run: Run, dialect: Dialect, writer: EventWr
     while True:
         try:
             came = await run.next()
-            events = [event for index, chunk in came for event in dialect.step(index, chunk)]
+            body = encoded([event for index, chunk in came for event in dialect.step(index, chunk)])
         except Exception as error:
             found = failure(error, exchange)
             exchange.tally.finish_reason = exchange.tally.failed = found.code
@@ -163,8 +163,8 @@ async def stream(exchange: Exchange, run: Run, dialect: Dialect, writer: EventWr
             return
         if not came:
             break
-        if events:
-            await writer.write(encoded(events))
+        if body:
+            await writer.write(body)
     finish(exchange, dialect)
     await writer.write(encoded(dialect.end()) + dialect.tail)
 

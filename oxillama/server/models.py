@@ -15,11 +15,12 @@ from typing import Any, Literal
 
 from oxillama._util.checks import nearest
 from oxillama.chat.format import ChatFormat
+from oxillama.chat.template import ChatTemplate
 from oxillama.config import SamplerConfig, field_names
 from oxillama.core.prompts import make_chain
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.engine import Engine
-from oxillama.errors import ConfigError, OxiLlamaError
+from oxillama.errors import ChatTemplateError, ConfigError, OxiLlamaError
 from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.kernels import _table
 from oxillama.sampling import SamplerChain
@@ -316,17 +317,23 @@ def capabilities(engine: Engine, tool_format: str | None, template: str | None) 
         chats = template is not None or engine.tokenizer.chat_template is not None
         found = ["chat"] * chats + ["completions", "embeddings"]
     found += ["rerank"] * (engine.context.classifier is not None)
-    return found + ["tools"] * writes_calls(engine, tool_format, template)
+    return found + ["tools"] * ("chat" in found and writes_calls(engine, tool_format, template))
 
 
 def read_template(path: str | None) -> str | None:
-    """The text of a template's file. Raises ConfigError."""
+    """The text of a template's file. Raises ConfigError, also for one that is empty or doesn't compile."""
     if path is None:
         return None
     try:
-        return Path(path).read_text()
+        text = Path(path).read_text()
+        ChatTemplate(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"chat_template {path} can't be read: {error}") from None
+    except ChatTemplateError as error:
+        raise ConfigError(f"chat_template {path}: {error}") from None
+    if not text:
+        raise ConfigError(f"chat_template {path} is empty")
+    return text
 
 
 def writes_calls(engine: Engine, tool_format: str | None, template: str | None) -> bool:

@@ -30,14 +30,14 @@ def conversation(
 ) -> list[dict[str, Any]]:
     """The messages of a request; what is said of tools and templates goes to `options`. Raises ApiError."""
     engine = chosen.model.ready.engine
-    if engine.context.core.encoder or (engine.tokenizer.chat_template is None and not exchange.service.chat_template):
+    if engine.context.core.encoder or (engine.tokenizer.chat_template is None and not exchange.service.models.template):
         text = f"the model {chosen.name} has no chat template: it is not for conversations"
         raise bad_value("model", text, "unsupported_parameter")
     own = values.get("chat_template")
     if own is not None and not exchange.service.config.trust_request_templates:
         text = "chat_template is not taken from requests on this server (--trust-request-templates)"
         raise bad_value("chat_template", text, "unsupported_parameter")
-    template = own or exchange.service.chat_template
+    template = own or exchange.service.models.template
     if template is not None:
         options["chat_template"] = template
 

@@ -60,7 +60,6 @@ class Service:
         self.secret = os.urandom(32)
         if config.tool_format not in (None, "text"):
             find_format(config.tool_format)  # raises for a name of none
-        self.chat_template = models.template
         self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False
         self.open: set[Underway] = set()

@@ -211,8 +211,16 @@ def test_a_template_of_the_server_counts_for_what_a_model_can_do(tmp_path):
         for settings, chats in (({}, []), ({"chat_template": str(path)}, ["chat"])):
             for form, calls in (({}, []), ({"tool_format": "hermes"}, ["tools"] if chats else [])):
                 client = Client(create_app({"bare": engine}, ServerConfig(**settings, **form)))
-                (told,) = client.get("/v1/models").json["data"]
-                assert told["oxillama"]["capabilities"] == [*chats, "completions", "embeddings", *calls]
+                (model,) = client.get("/v1/models").json["data"]
+                assert model["oxillama"]["capabilities"] == [*chats, "completions", "embeddings", *calls]
+
+
+@pytest.mark.parametrize(("text", "fault"), [("", "is empty"), ("{% if", "does not compile")])
+def test_a_template_that_no_chat_can_use_is_refused_at_the_start(engine, tmp_path, text, fault):
+    path = tmp_path / "template.jinja"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"^chat_template {path}.*{fault}"):
+        create_app({"tiny": engine}, ServerConfig(chat_template=str(path)))
 
 
 def test_models_are_listed(client, configured, engine):
@@ -224,8 +232,8 @@ def test_models_are_listed(client, configured, engine):
     with ox.gguf.open(shipped_model()) as file:
         assert known["parameters"] == sum(math.prod(t.shape) for t in file.tensors.values())
         assert known["size"] == sum(t.nbytes for t in file.tensors.values())
-    (told,) = configured(tool_format="hermes").get("/v1/models").json["data"]
-    assert told["oxillama"]["capabilities"] == ["chat", "completions", "embeddings", "tools"]
+    (model,) = configured(tool_format="hermes").get("/v1/models").json["data"]
+    assert model["oxillama"]["capabilities"] == ["chat", "completions", "embeddings", "tools"]
     (text,) = configured(tool_format="text").get("/v1/models").json["data"]
     assert text["oxillama"]["capabilities"] == ["chat", "completions", "embeddings"]
     assert client.get("/v1/models/tiny").json["id"] == "tiny"

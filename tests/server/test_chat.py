@@ -218,6 +218,8 @@ def test_calls_and_a_form_of_the_text_are_not_both_required(configured):
     # OpenAI's own form is of what is said beside calls, which is nothing
     (choice,) = client.post(CHAT, **options, response_format={"type": "json_object"}, max_tokens=200).json["choices"]
     assert choice["message"]["tool_calls"]
+    options["tools"] = [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]
+    assert client.post(CHAT, **options, response_format={"type": "json_object"}).error["param"] == "tools"
 
 
 def test_the_models_own_end_is_no_reason_to_stop(client, engine):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import oxillama.server.generating as generating
-from oxillama.server import ServerConfig, create_app
+from oxillama.server import ServerConfig, answers, create_app
 from tests.server.client import HI, Client
 
 CHAT = "/v1/chat/completions"
@@ -43,6 +43,20 @@ def test_a_fault_says_nothing_of_itself(configured, monkeypatch, caplog, stream)
     assert "mine" in error["message"]
     assert any("mine" in record.message and record.exc_info for record in caplog.records)
     assert client.app.service.gate.running == 0
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
+def test_a_stream_ends_in_an_error_event_where_a_step_cannot_be_encoded(client, monkeypatch, path):
+    read = answers.DeltaReader.read
+
+    def halved(self, chunk):
+        found = read(self, chunk)
+        found.text = "\ud800"
+        return found
+
+    monkeypatch.setattr(answers.DeltaReader, "read", halved)
+    answer = client.post(path, messages=HI, max_tokens=9, stream=True)
+    assert answer.events[-1][1]["error"]["type"] == ("server_error" if path == CHAT else "api_error")
 
 
 def test_prompts_are_prepared_outside_of_the_event_loop(configured, monkeypatch):

@@ -211,10 +211,11 @@ class _Compilation:
         try:
             return Grammar.from_rules(self.rules, root)
         except NoTextError as error:
-            if not self.texts.unmet:
+            places = list(dict.fromkeys(map(pointer, self.texts.unmet)))
+            if not places:
                 raise
-            places = ", ".join(dict.fromkeys(map(pointer, self.texts.unmet[:MAX_PLACES])))
-            raise NoTextError(f"{error}; no value meets the schema at {places}") from None
+            listed = ", ".join(places[:MAX_PLACES]) + ", …" * (len(places) > MAX_PLACES)
+            raise NoTextError(f"{error}; no value meets the schema at {listed}") from None
 
     def root(self) -> int:
         root = self.rules.new_rule("root")

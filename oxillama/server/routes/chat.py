@@ -52,6 +52,7 @@ def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> A
     messages = conversation(values, options, exchange, chosen)
     if constraint == "response_format" and requires_calls(options):
         _leave_out_form(options, chosen)
+        constraint = ""
     check_stream(values)
     n = limited("n", values.get("n", 1), config.max_n, "--max-n")
     return Ask(chosen, options, messages, n=n, whole=not values.get("stream"), constraint=constraint)

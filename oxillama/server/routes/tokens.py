@@ -80,7 +80,7 @@ async def tokenizer_info(exchange: Exchange) -> None:
             "bos_token": text(tokenizer.bos_id),
             "eos_token": text(tokenizer.eos_id),
             "pad_token": text(tokenizer.pad_id),
-            "chat_template": exchange.service.chat_template or tokenizer.chat_template,
+            "chat_template": exchange.service.models.template or tokenizer.chat_template,
             "n_vocab": tokenizer.n_vocab,
             "model_max_length": chosen.model.ready.engine.context_size,
         }
