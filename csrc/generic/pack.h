@@ -1,7 +1,7 @@
 /* Packing of the formats that most models have, as many rows at a time as a vector has lanes: the bytes are those of
  * scalar/pack.c, which takes the last panel of a matrix, where rows are missing. Weights that are packed on their way into
  * a product pass through here each time: the loop over single words took three times as long as the product of one token,
- * and that over single bits a hundred times. Included after a tier's vocab.h and its rows.h, which puts words of rows side
+ * and that over single bits a hundred times. Included after a tier's vocab.h and its pack.h, which puts words of rows side
  * by side. */
 #include "stored.h"
 

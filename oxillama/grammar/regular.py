@@ -156,11 +156,10 @@ def _least(node: Node, last: int) -> list[Node]:
         return [Node("alt", tuple(Node("cat", tuple(c)) for c in choices))] if all(choices) else []
     if node.least == 0:
         return []
-    inner = _least(node.parts[0], last)
-    if not inner or node.least == 1:
-        return inner
-    rest = Node("repeat", node.parts, least=node.least - 1, most=node.least - 1)
-    return [rest, *inner] if last else [*inner, rest]
+    if node.least == 1:
+        return _least(node.parts[0], last)
+    # As a whole: what it repeats, cut behind the rest of it, would double with each level of nested repeats.
+    return [Node("repeat", node.parts, least=node.least, most=node.least)]
 
 
 def _choices(node: Node) -> Sequence[Node]:

@@ -159,6 +159,7 @@ cdef void _multiply_raw(const job *j, int64_t first, int64_t last, const uint8_t
 
 
 cdef void _multiply_stored(const job *j, int64_t first, int64_t n, const uint8_t *rows, ox_gemm_args a) noexcept nogil:
+    """n whole panels from `rows`, as they are stored."""
     a.w, a.panel_bytes = rows, OX_PANEL * j.row_bytes
     a.y = j.y + first * OX_PANEL
     a.n_rows = n * OX_PANEL

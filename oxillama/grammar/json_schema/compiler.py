@@ -123,15 +123,17 @@ class JsonSchemaCompiler:
         """
         if whitespace not in WHITESPACE:
             raise GrammarError(f"whitespace must be one of {', '.join(WHITESPACE)}, not {whitespace!r}")
-        _is_narrow(mode)
+        narrow = _is_narrow(mode)
         if draft is not None and draft not in DRAFTS:
             raise GrammarError(f"draft must be {', '.join(map(str, DRAFTS))} or None, not {draft!r}")
+        schema = _read(schema)
         with paused_collector():
-            try:
-                return _made(schema, mode, whitespace, draft, budget)
-            except GrammarError as error:
-                # Without the frames below, which hold all that was made so far.
-                raise error.with_traceback(None) from None
+            documents = Documents(shared(schema), draft or draft_of(schema))
+            grammar = _compiled(documents, Budget(budget), whitespace == "flexible", narrow)
+        with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # not JSON, or too deep
+            # A pickle of the schema now, not its text: the text would repeat shared parts again and again.
+            grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft, budget)
+        return grammar
 
     @staticmethod
     def add_to(
@@ -149,18 +151,6 @@ def _is_narrow(mode: str) -> bool:
     if mode not in SCHEMA_MODES:
         raise GrammarError(f"mode must be one of {', '.join(SCHEMA_MODES)}, not {mode!r}")
     return mode == "generate"
-
-
-def _made(
-    schema: "dict[str, Any] | bool | str", mode: SchemaMode, whitespace: str, draft: int | None, budget: int | None
-) -> Grammar:
-    schema = _read(schema)
-    documents = Documents(shared(schema), draft or draft_of(schema))
-    grammar = _compiled(documents, Budget(budget), whitespace == "flexible", _is_narrow(mode))
-    with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # not JSON, or too deep
-        # A pickle of the schema now, not its text: the text would repeat shared parts again and again.
-        grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft, budget)
-    return grammar
 
 
 def _compiled(documents: Documents, budget: Budget, flexible: bool, narrow: bool) -> Grammar:
@@ -206,7 +196,11 @@ class _Compilation:
         self.todo: list[tuple[int, int, int, Sequence[Literal]]] = []
 
     def grammar(self) -> Grammar:
-        """The grammar of the schema's values. Raises GrammarError, for one that has none with the places of leaves."""
+        """The grammar of the schema's values.
+
+        Raises GrammarError; for a schema that has none with the places of strings and numbers that have none, which may
+        be why.
+        """
         root = self.root()
         try:
             return Grammar.from_rules(self.rules, root)
@@ -215,7 +209,7 @@ class _Compilation:
             if not places:
                 raise
             listed = ", ".join(places[:MAX_PLACES]) + ", …" * (len(places) > MAX_PLACES)
-            raise NoTextError(f"{error}; no value meets the schema at {listed}") from None
+            raise NoTextError(f"{error}; no value meets the schema at {listed}, either") from None
 
     def root(self) -> int:
         root = self.rules.new_rule("root")
@@ -275,8 +269,10 @@ class _Compilation:
         def make(own: JsonText) -> int:
             return _Compilation(Documents(literal.schema, draft), own).expression([literal])
 
-        self.texts.place = literal.path
-        return self.texts.kept((draft, self.texts.narrow, key), make, _size(literal.schema))
+        outer, self.texts.place = self.texts.place, literal.path
+        found = self.texts.kept((draft, self.texts.narrow, key), make, _size(literal.schema))
+        self.texts.place = outer
+        return found
 
     def expression(self, literals: Sequence[Literal]) -> int:
         branches = self.tableau.branches(literals)

@@ -143,6 +143,8 @@ class JsonText:
         try:
             later.make(later.rule)
         except GrammarError as error:
+            if self.inner:  # the schema that calls the rule knows the place
+                raise
             raise placed(later.place, error) from None
 
     def _link(self, rule: int, name: Hashable, make: "Callable[[JsonText], int]") -> None:

@@ -76,7 +76,7 @@ def refusal(path: Path, keyword: str, reason: str) -> GrammarError:
 
 def placed(path: Path, error: GrammarError) -> GrammarError:
     """The error with the place of a schema added, if it names none."""
-    return error if path is None or " at #" in str(error) else refusal(path, "schema", str(error))
+    return error if " at #" in str(error) else refusal(path, "schema", str(error))
 
 
 def type_of(value: object) -> int:

@@ -1,7 +1,6 @@
 """Strings and numbers are made after the structure of a schema, patterns are cut at free ends, and constants put
 together: refusals come early, and the language stays the same."""
 
-import gc
 import itertools
 import json
 import re
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama._util.collector import paused_collector
 from oxillama.errors import GrammarError
 from oxillama.grammar.json_schema import JsonSchemaCompiler, tableau
 from oxillama.grammar.json_schema import json_text as texts
@@ -68,6 +66,25 @@ def test_what_a_string_is_refused_for_names_its_place(most):
         compiled({"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": refused}})
 
 
+def test_places_of_refusals():
+    hidden = {"type": "string", "pattern": "^a(?=b)c"}
+    with pytest.raises(GrammarError, match=r"^schema at #: looking ahead"):
+        compiled(hidden)
+    leaves = {"b": {"type": "string", "maxLength": 3}, "c": {"type": "null"}}
+    names = {"^(a|b)*a(a|b){40}$": {"type": "integer"}}
+    inner = {"type": "object", "properties": leaves, "patternProperties": names}
+    with pytest.raises(GrammarError, match="at #/properties/x: "):
+        compiled({"type": "object", "properties": {"x": inner}})
+
+
+@pytest.mark.parametrize("times", ["{2,3}", "{2,}"])
+def test_nested_repeats_are_not_copied_again(times):
+    """What is cut for any text beside it takes no more states than as it was."""
+    nested = "(?:" * 9 + "a" + f"){times}" * 9
+    free, bound, one = (compiled({"type": "string", "pattern": p}) for p in (nested, f"^{nested}$", "a"))
+    assert free.automaton.n_states <= bound.automaton.n_states + one.automaton.n_states
+
+
 def test_demands_that_no_string_meets():
     nothing = {"type": "string", "pattern": "^a$", "minLength": 2}
     grammar = compiled({"type": "object", "properties": {"a": nothing, "b": {"type": "null"}}})
@@ -111,28 +128,3 @@ def test_constants_with_other_demands(beside):
     """An alternative is put with others only if it says nothing else."""
     grammar = compiled({"anyOf": [{"const": "a", **beside}, {"const": "c"}, {"const": "d"}]})
     assert [grammar.accepts(f'"{text}"') for text in "acd"] == [False, True, True]
-
-
-@pytest.mark.parametrize("is_on", [True, False])
-def test_collector_is_as_it_was_before(is_on):
-    (gc.enable if is_on else gc.disable)()
-    try:
-        with paused_collector():
-            assert not gc.isenabled()
-        compiled({"type": "string"})
-        assert gc.isenabled() == is_on
-        with pytest.raises(GrammarError):
-            compiled({"type": "nothing"})
-        assert gc.isenabled() == is_on
-    finally:
-        gc.enable()
-
-
-def test_refusal_holds_nothing_that_was_made():
-    with pytest.raises(GrammarError) as refused:
-        compiled({"type": "object", "properties": {"a": {"type": "nothing"}}})
-    traceback, n_frames = refused.value.__traceback__, 0
-    while traceback is not None:
-        assert "texts" not in traceback.tb_frame.f_locals
-        traceback, n_frames = traceback.tb_next, n_frames + 1
-    assert n_frames >= 1
