@@ -10,7 +10,7 @@ __all__ = ["paused_collector"]
 
 
 class _Pause:
-    """The pause of the process, which lasts as long as any thread is in one.
+    """The pause of the process, which lasts as long as one is open in any thread.
 
     Thresholds are set to zero, and given back unless others were set meanwhile. `gc.disable` and `gc.isenabled` belong
     to the program: it may call them at any time, also around its own work, as `timeit` does.
@@ -18,20 +18,20 @@ class _Pause:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # an object that is freed within may want a pause, too
-        self.n_threads = 0
+        self.n_open = 0
         self.thresholds = gc.get_threshold()
 
     def begin(self) -> None:
         with self.lock:
-            self.n_threads += 1
-            if self.n_threads == 1:
+            self.n_open += 1
+            if self.n_open == 1:
                 self.thresholds = gc.get_threshold()
                 gc.set_threshold(0, *self.thresholds[1:])
 
     def end(self) -> None:
         with self.lock:
-            self.n_threads -= 1
-            if self.n_threads == 0:
+            self.n_open -= 1
+            if self.n_open == 0:
                 self.give_back()
 
     def give_back(self) -> None:
@@ -41,8 +41,8 @@ class _Pause:
     def after_fork_in_child(self) -> None:
         """The threads that would end the pause are not there."""
         self.lock = threading.RLock()
-        if self.n_threads:
-            self.n_threads = 0
+        if self.n_open:
+            self.n_open = 0
             self.give_back()
 
 

@@ -36,14 +36,15 @@ def resolved(schema: Any, root: Any) -> Any:
 
 def place_of(schema: Any, root: Any) -> str | None:
     """Where a schema first stands in the one that it is a part of, as a JSON pointer; None if it isn't there."""
-    todo = [(root, "#")]
-    while todo:
-        inner, place = todo.pop()
+    from oxillama.grammar.json_schema.literals import Path, pointer  # twenty modules, which only errors need here
+
+    left: list[tuple[Any, Path]] = [(root, None)]
+    while left:
+        inner, path = left.pop()
         if inner is schema:
-            return place
+            return pointer(path)
         steps = inner.items() if isinstance(inner, Mapping) else enumerate(inner) if isinstance(inner, list) else ()
-        parts = [(one, f"{place}/{str(step).replace('~', '~0').replace('/', '~1')}") for step, one in steps]
-        todo += reversed(parts)
+        left += reversed([(one, (path, step)) for step, one in steps])
     return None
 
 

@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -17,7 +18,9 @@ def thresholds():
     gc.enable()
 
 
-def test_the_last_of_all_threads_ends_the_pause(thresholds):
+@contextmanager
+def pause_elsewhere():
+    """A pause of another thread, as long as the block."""
     inside, leave = threading.Event(), threading.Event()
 
     def work():
@@ -26,12 +29,20 @@ def test_the_last_of_all_threads_ends_the_pause(thresholds):
             leave.wait(60)
 
     thread = threading.Thread(target=work)
-    with paused_collector(), paused_collector():
-        thread.start()
-        assert inside.wait(60)
-    assert gc.get_threshold()[0] == 0
-    leave.set()
-    thread.join()
+    thread.start()
+    assert inside.wait(60)
+    try:
+        yield
+    finally:
+        leave.set()
+        thread.join()
+
+
+def test_the_last_of_all_threads_ends_the_pause(thresholds):
+    with pause_elsewhere():
+        with paused_collector(), paused_collector():
+            pass
+        assert gc.get_threshold()[0] == 0
     assert gc.get_threshold() == thresholds
 
 
@@ -68,19 +79,8 @@ def test_cycles_are_left_until_the_end():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_has_no_pause_of_a_thread_that_it_has_not(thresholds):
-    inside, leave = threading.Event(), threading.Event()
-
-    def work():
-        with paused_collector():
-            inside.set()
-            leave.wait(60)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert inside.wait(60)
-    child = os.fork()
-    if not child:
-        os._exit(gc.get_threshold() != thresholds)
-    leave.set()
-    thread.join()
+    with pause_elsewhere():
+        child = os.fork()
+        if not child:
+            os._exit(gc.get_threshold() != thresholds)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

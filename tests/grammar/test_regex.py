@@ -6,25 +6,13 @@ import unicodedata
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar
+from tests.grammar.pattern_strategies import patterns
 
 TEXTS = ["".join(t) for n in range(5) for t in itertools.product("ab1-", repeat=n)]
-ATOMS = st.sampled_from(["a", "b", "1", "-", ".", "[^a]", "[a-b1]", r"\d", r"\W", "(?:)", r"\x61", r"\-", "^", "$"])
-
-
-def quantified(inner):
-    repeated = inner.filter(lambda p: p not in "^$").map(lambda p: f"(?:{p})")
-    return st.one_of(
-        st.tuples(repeated, st.sampled_from(["*", "+", "?", "{2}", "{1,2}", "{2,}", "*?", "{0}"])).map("".join),
-        st.lists(inner, min_size=1, max_size=3).map("".join),
-        st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"({'|'.join(parts)})"),
-    )
-
-
-PATTERNS = st.recursive(ATOMS, quantified, max_leaves=8)
+PATTERNS = patterns("a", "b", "1", "-", ".", "[^a]", "[a-b1]", r"\d", r"\W", "(?:)", r"\x61", r"\-", "^", "$")
 
 
 def check(pattern):

@@ -12,23 +12,15 @@ from hypothesis import strategies as st
 from oxillama.errors import GrammarError
 from oxillama.grammar.json_schema import JsonSchemaCompiler, tableau
 from oxillama.grammar.json_schema import json_text as texts
+from tests.grammar.pattern_strategies import patterns
 
 compiled = JsonSchemaCompiler.compile
 LETTERS = ["".join(t) for n in range(6) for t in itertools.product("ab", repeat=n)]
-ATOMS = st.sampled_from(["a", "b", "[ab]", "(?:)", "(?:ab|b)", "(?:a|)", "^", "$"])
-
-
-def quantified(inner):
-    repeated = inner.filter(lambda p: p not in "^$").map(lambda p: f"(?:{p})")
-    return st.one_of(
-        st.tuples(repeated, st.sampled_from(["*", "+", "?", "{2}", "{1,2}", "{2,}", "{2,4}", "{0}"])).map("".join),
-        st.lists(inner, min_size=1, max_size=3).map("".join),
-        st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})"),
-    )
+PATTERNS = patterns("a", "b", "[ab]", "(?:)", "(?:ab|b)", "(?:a|)", "^", "$")
 
 
 @settings(max_examples=60)
-@given(st.recursive(ATOMS, quantified, max_leaves=8), st.integers(0, 3), st.integers(0, 5))
+@given(PATTERNS, st.integers(0, 3), st.integers(0, 5))
 def test_patterns_that_are_found_anywhere(pattern, least, most):
     """What any text beside a pattern makes needless is left out."""
     schema = {"type": "string", "pattern": pattern, "minLength": least, "maxLength": most}
