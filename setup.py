@@ -116,7 +116,7 @@ def understood(compiler: list[str]) -> list[str]:
 # thirds of the time.
 HOT = [
     *("chosen", "convert", "grammar_stacks", "grammar_trie", "grammar_walk", "logprobs", "lora", "norms", "random"),
-    *("repeats", "rope", "routing", "rows", "sampling", "_merging", "_texts", "grammar_dfa"),
+    *("repeats", "rope", "routing", "rows", "sampling", "_merging", "_texts", "_unigram", "grammar_dfa"),
 ]
 # Cython's code for memoryviews, which half of the modules would have a copy of: a leaf, since any of them may use it.
 SHARED = "oxillama._util._memoryviews"

@@ -54,9 +54,12 @@ class LoadPacked:
 
 
 class Vocabulary:
-    """A tokenizer of 128 thousand tokens, merged by a list or by their scores, and the first text that it cuts."""
+    """A tokenizer of 128 thousand tokens and the first text that it cuts.
 
-    params = ("merges", "scores")
+    Tokens are merged by a list or by their scores, or those of the best sum of scores are found.
+    """
+
+    params = ("merges", "scores", "unigram")
     param_names = ("by",)
     timeout = 300
 
@@ -71,7 +74,7 @@ class Vocabulary:
         tokens = [*BYTE_TO_CHAR.values(), *pairs, *words]
         metadata = {
             "general.architecture": "llama",
-            "tokenizer.ggml.model": "gpt2" if by == "merges" else "llama",
+            "tokenizer.ggml.model": {"merges": "gpt2", "scores": "llama", "unigram": "t5"}[by],
             "tokenizer.ggml.pre": "llama-bpe",
             "tokenizer.ggml.tokens": tokens,
             "tokenizer.ggml.token_type": np.array([2, *[1] * (len(tokens) - 1)], np.int32),

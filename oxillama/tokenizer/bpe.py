@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 
     from oxillama.gguf import GGUFArray
 
-__all__ = ["MARK", "Encode", "Splitter", "byte_level_encoder", "is_library_fault", "run", "score_order", "utf8_encoder"]
+__all__ = [
+    "MARK",
+    "Encode",
+    "Splitter",
+    "byte_level_encoder",
+    "is_library_fault",
+    "run",
+    "score_order",
+    "usable_tokens",
+    "utf8_encoder",
+]
 
 Encode = Callable[[str], list[int]]
 
@@ -79,7 +89,7 @@ class Splitter:
             raise _failed(text, error) from None
 
 
-def _usable(vocab: Vocab, *more: int) -> NDArray[np.uint8]:
+def usable_tokens(vocab: Vocab, *more: int) -> NDArray[np.uint8]:
     """Which tokens plain text may turn into, and some more, uint8 [n_vocab]."""
     found = np.ones(len(vocab.tokens), np.uint8)
     found[vocab.of_kinds(BYTE, CONTROL, UNKNOWN)] = 0
@@ -145,7 +155,7 @@ def byte_level_encoder(vocab: Vocab, merges: "GGUFArray") -> Encode:
     whole = vocab.cut.ignore_merges
     everything = np.ones(len(vocab.tokens), np.uint8)
     # Left in, a control token that reads like a word would be taken for a piece of plain text.
-    usable = _usable(vocab) if whole else everything
+    usable = usable_tokens(vocab) if whole else everything
     try:
         table, _ = _merge_table(vocab, usable, merges, keeps_lone=False)
     except TokenizerError:
@@ -238,8 +248,8 @@ def utf8_encoder(vocab: Vocab, merges: "GGUFArray | None") -> Encode:
 def _utf8_merger(vocab: Vocab, merges: "GGUFArray | None") -> tuple[Merger, list[str]]:
     """The merger behind :func:`utf8_encoder`, and characters that have ids from ``n_vocab`` on in it."""
     unk, options = vocab.special.unk, dict[str, Any]()
-    plain = _usable(vocab)
-    usable = _usable(vocab, *vocab.byte_ids.values(), *([] if unk is None else [unk]))
+    plain = usable_tokens(vocab)
+    usable = usable_tokens(vocab, *vocab.byte_ids.values(), *([] if unk is None else [unk]))
     # Single characters that only occur inside tokens need a place in the model; they are spelt out afterwards.
     if merges is not None:
         options["merges"], lone = _merge_table(vocab, usable, merges, keeps_lone=True)

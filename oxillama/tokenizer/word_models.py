@@ -1,21 +1,28 @@
-"""WordPiece (bert) and Unigram (t5) vocabularies on the ``tokenizers`` library."""
+"""WordPiece (bert) and Unigram (t5) vocabularies.
+
+The ``tokenizers`` library has WordPiece and the normalisers of both; `UnigramTrie` finds the best segmentation.
+"""
 
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from oxillama.errors import TokenizerError
-from oxillama.tokenizer.bpe import MARK, Encode, is_library_fault, run
-from oxillama.tokenizer.token_types import BYTE, CONTROL, UNKNOWN, USER_DEFINED
+from oxillama.tokenizer._unigram import UnigramTrie
+from oxillama.tokenizer.bpe import MARK, Encode, is_library_fault, run, usable_tokens
+from oxillama.tokenizer.token_types import CONTROL, UNKNOWN, USER_DEFINED
 from oxillama.tokenizer.vocab import Vocab
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from tokenizers.normalizers import Normalizer
 
 __all__ = ["keeps", "unigram_encoder", "word_piece_encoder"]
 
 # BERT's own limit: a longer word is unknown.
 _MAX_WORD = 100
+# Of an unknown character below the lowest score, in sentencepiece.
+_UNKNOWN_PENALTY = 10.0
 _CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 
 
@@ -61,21 +68,11 @@ def unigram_encoder(vocab: Vocab) -> Encode:
     Raises:
         TokenizerError: there is no unknown token, or the precompiled character map is damaged.
     """
-    from tokenizers import Tokenizer
-    from tokenizers.models import Unigram
-
     unk = vocab.special.unk
     if unk is None:
         raise TokenizerError("a t5 vocabulary needs an unknown token: set tokenizer.ggml.unknown_token_id")
-    # Ids are positions, so a place must be kept for tokens that text can't produce; no plain space reaches the model.
-    scored = [(f" {i}", 0.0) for i in range(len(vocab.tokens))]
-    scores = [0.0] * len(scored) if vocab.scores is None else vocab.scores.tolist()
-    for i, (text, kind) in enumerate(zip(vocab.tokens, vocab.types, strict=True)):
-        if text and kind not in (CONTROL, UNKNOWN, BYTE):
-            scored[i] = (text, 0.0 if kind == USER_DEFINED else scores[i])
-    tokenizer = Tokenizer(Unigram(scored, unk, False))
+    trie = _trie(vocab, unk)
     normalizer = _charsmap_normalizer(vocab.charsmap)
-    fallback = len(vocab.byte_ids) == 256
 
     def encode(text: str) -> list[int]:
         if normalizer is not None:
@@ -86,20 +83,24 @@ def unigram_encoder(vocab: Vocab) -> Encode:
             return []
         if vocab.add_space_prefix:
             text = " " + text
-        return _segment(tokenizer, text.replace(" ", MARK), unk, vocab.byte_ids if fallback else {})
+        return trie.ids(text.replace(" ", MARK))
 
     return encode
 
 
-def _segment(tokenizer: "Tokenizer", text: str, unk: int, byte_ids: dict[int, int]) -> list[int]:
-    """Ids of normalised text; with ``byte_ids``, what is unknown is spelt in bytes."""
-    found = run(tokenizer, text)
-    if not byte_ids or unk not in found.ids:
-        return list(found.ids)
-    out: list[int] = []
-    for token, (start, end) in zip(found.ids, found.offsets, strict=True):
-        out += [byte_ids[byte] for byte in text[start:end].encode()] if token == unk else [token]
-    return out
+def _trie(vocab: Vocab, unk: int) -> UnigramTrie:
+    """The trie of a vocabulary, with the scores that the ``tokenizers`` library has after sentencepiece's.
+
+    User-defined tokens have 0, and so have those that text can't turn into, of which the lowest score may be. Where
+    there are tokens for all bytes, unknown characters are spelt in those.
+    """
+    usable = usable_tokens(vocab)
+    scores = np.zeros(len(vocab.tokens)) if vocab.scores is None else vocab.scores.copy()
+    scores[(usable == 0) | (np.diff(vocab.tokens.starts) == 0)] = 0.0
+    scores[vocab.of_kinds(USER_DEFINED)] = 0.0
+    unknown = float(scores.min()) - _UNKNOWN_PENALTY
+    byte_ids = np.array([vocab.byte_ids[i] for i in range(256)], np.int32) if len(vocab.byte_ids) == 256 else None
+    return UnigramTrie(vocab.tokens, usable, scores, unk=unk, unknown=unknown, byte_ids=byte_ids)
 
 
 def keeps(vocab: Vocab, chars: str) -> bool:
@@ -130,8 +131,6 @@ def _check_charsmap(charsmap: bytes) -> None:
     without bit 31 is a node: its children stand at ``index ^ offset ^ byte``, its replacement (if bit 8 is set) at
     ``index ^ offset``. (S. Kanda, "Space- and time-efficient string dictionaries", 2018, describes the structure.)
     """
-    import numpy as np
-
     size = int.from_bytes(charsmap[:4], "little")
     if len(charsmap) < 8 or size % 4 or not 4 <= size < len(charsmap) - 4:
         raise TokenizerError(f"{_CHARSMAP} is damaged: its header gives {size} bytes of table in {len(charsmap)}")

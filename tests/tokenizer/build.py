@@ -12,6 +12,7 @@ import numpy as np
 
 from oxillama.gguf import write_gguf
 from oxillama.tokenizer import Tokenizer
+from oxillama.tokenizer._texts import TokenTexts
 from oxillama.tokenizer.token_bytes import BYTE_TO_CHAR
 
 DATA = Path(__file__).parent / "data"
@@ -94,3 +95,14 @@ def by_score(pieces: list[str], scores: list[float], **flags: object) -> dict[st
         P + "token_type": [2, 3, 3] + [6] * 256 + [1] * len(pieces),
         **{P + key: value for key, value in flags.items()},
     }
+
+
+def strings(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """A GGUF array of strings: bytes, and where each begins."""
+    raw = [text.encode() for text in texts]
+    payload = b"".join(len(text).to_bytes(8, "little") + text for text in raw)
+    return np.frombuffer(payload, np.uint8), np.cumsum([0, *(8 + len(text) for text in raw)], dtype=np.int64)
+
+
+def table(texts: list[str]) -> TokenTexts:
+    return TokenTexts(*strings(texts))

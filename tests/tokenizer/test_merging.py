@@ -8,22 +8,11 @@ from tokenizers import Tokenizer as Library
 from tokenizers.models import BPE
 
 from oxillama.tokenizer._merging import Merger, MergeTable, lone_chars
-from oxillama.tokenizer._texts import TokenTexts
 from oxillama.tokenizer.token_bytes import BYTE_TO_CHAR
+from tests.tokenizer.build import strings, table
 from tests.tokenizer.naive import merge_all
 
 few = settings(max_examples=60, deadline=None)
-
-
-def strings(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """A GGUF array of strings: bytes, and where each begins."""
-    raw = [text.encode() for text in texts]
-    payload = b"".join(len(text).to_bytes(8, "little") + text for text in raw)
-    return np.frombuffer(payload, np.uint8), np.cumsum([0, *(8 + len(text) for text in raw)], dtype=np.int64)
-
-
-def table(texts: list[str]) -> TokenTexts:
-    return TokenTexts(*strings(texts))
 
 
 @few
