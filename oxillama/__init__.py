@@ -87,7 +87,8 @@ if TYPE_CHECKING:
     from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
     from oxillama.grammar.json_schema import JsonSchemaCompiler
     from oxillama.kernels import show_config
-    from oxillama.lora import Lora, merge_lora
+    from oxillama.lora import Lora
+    from oxillama.lora.merging import merge_lora
     from oxillama.metrics import MetricsSnapshot
     from oxillama.sampling import Distribution, Sampler, SamplerChain
     from oxillama.scheduling.pools import KvCachePool, SequencePool
@@ -268,7 +269,7 @@ _LAZY = {
     "Vocabulary": "oxillama.sampling",
     "apply_grammar_mask": "oxillama.sampling",
     "from_hub": "oxillama.engine.functions",
-    "merge_lora": "oxillama.lora",
+    "merge_lora": "oxillama.lora.merging",
     "select_draft": "oxillama.engine.draft_selection",
     "shipped_draft": "oxillama.core.loading",
     "show_config": "oxillama.kernels",

@@ -136,6 +136,14 @@ def test_mappers_load_neither_engines_nor_libraries_of_tables():
     assert tops & {"pyarrow", "pandas", "polars", "duckdb", "tokenizers", "tqdm", "asyncio", "starlette"} == set()
 
 
+def test_a_first_token_is_light():
+    """Adapters that PEFT wrote, coroutines, templates and notebooks are for those who use them."""
+    loaded = python("import oxillama, sys; oxillama.load().generate('a', max_tokens=1); print(*sys.modules)")
+    assert "oxillama.lora.adapter" in loaded
+    assert set(loaded) & {"jinja2", "asyncio", "html", "zipfile", "huggingface_hub", "torch"} == set()
+    assert set(loaded) & {f"oxillama.lora.{name}" for name in ("merging", "names", "namings", "peft")} == set()
+
+
 def test_reading_a_file_is_light_too():
     loaded = python("import oxillama.gguf, sys; print(*{m.split('.')[0] for m in sys.modules})")
     assert set(loaded) & {"jinja2", "tokenizers", "huggingface_hub", "tqdm", "torch"} == set()

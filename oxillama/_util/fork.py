@@ -144,8 +144,8 @@ ENGINE = f"{PACKAGE}.core.loading"
 # Programs, and the deployments of Ray, which don't fork.
 PROGRAMS = tuple(f"{PACKAGE}.{name}" for name in ("cli", "__main__", "examples", "models.__main__", "ray"))
 
-# Modules of other packages that coroutines, texts, templates and compressed snapshots import late.
-OTHERS = ("asyncio", "tokenizers", "encodings.unicode_escape", "compression.zstd", "zstandard", "jinja2.debug")
+# Modules of other packages that coroutines, texts, templates, notebooks and compressed snapshots import late.
+OTHERS = ("asyncio", "html", "tokenizers", "encodings.unicode_escape", "compression.zstd", "zstandard", "jinja2.debug")
 
 _finished = False
 

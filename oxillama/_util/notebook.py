@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import html
 import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from oxillama._util.lazy import LateModule
+
+if TYPE_CHECKING:
+    import html
+else:
+    html = LateModule("html")
 
 __all__ = ["LiveText", "Piece", "html_table", "html_text", "probability_bars"]
 

@@ -1,12 +1,13 @@
 """Request factory: generation requests from prompts and options, with cached grammars."""
 
-import hashlib
 import sys
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from blake3 import blake3
 
 from oxillama._util.lazy import lazy
 from oxillama._util.owned import OwnedCache
@@ -94,7 +95,7 @@ class GrammarCache:
 
         kind: "json_schema" or "regex". owner: as of `state`.
         """
-        known = hashlib.sha256(f"{kind} {source}".encode(errors="surrogatepass")).digest()
+        known = blake3(f"{kind} {source}".encode(errors="surrogatepass")).digest()
         found = self._faults.find(owner, known)
         if found is None:
             try:

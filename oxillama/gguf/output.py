@@ -5,7 +5,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,7 +131,7 @@ def check_not_source(place: str | os.PathLike[str], *sources: str | os.PathLike[
 def _new_file(folder: int, name: str) -> tuple[str, BinaryIO]:
     """A file beside the target, locked as long as it is open, which shows other processes that it is being written."""
     while True:
-        temporary = f".{name[:100]}.{secrets.token_hex(6)}.tmp"
+        temporary = f".{name[:100]}.{os.urandom(6).hex()}.tmp"
         # Not tempfile, whose files only their owner can read, whatever the umask.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)

@@ -11,10 +11,11 @@ Whole masks are kept by node. All caches are bounded, and what they give doesn't
 """
 
 import array
-import hashlib
 
 from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memcpy, memset
+
+from blake3 import blake3
 
 from oxillama.errors import GrammarError
 from oxillama.kernels cimport _masks
@@ -229,7 +230,7 @@ cdef class Masks:
         cdef Py_ssize_t e, q
         cdef int32_t first = a.item_first.at[item]
         cdef Ints words = Ints(NULL, 0, 0)
-        digest = hashlib.blake2b(digest_size=20)
+        digest = blake3()
         try:
             for q in range(first, a.item_first.at[item + 1]):
                 push(&words, a.final.at[q])
@@ -247,7 +248,7 @@ cdef class Masks:
             digest.update((<char *> words.at)[:4 * words.n])
         finally:
             drop(&words)
-        return digest.digest()
+        return digest.digest(20)
 
     # ---- masks in little memory
 

@@ -7,7 +7,6 @@
 """
 
 from oxillama.lora.adapter import Lora, as_lora
-from oxillama.lora.merging import merge_lora
 from oxillama.lora.registry import NO_LORAS, LoraRegistry, LoraSet, Wanted, check_wanted
 
-__all__ = ["NO_LORAS", "Lora", "LoraRegistry", "LoraSet", "Wanted", "as_lora", "check_wanted", "merge_lora"]
+__all__ = ["NO_LORAS", "Lora", "LoraRegistry", "LoraSet", "Wanted", "as_lora", "check_wanted"]

@@ -12,8 +12,6 @@ import blake3
 from oxillama.errors import ConfigError, LoraError, ModelNotFoundError, PickleError
 from oxillama.lora.factors import Change
 from oxillama.lora.gguf_adapter import read_gguf
-from oxillama.lora.names import to_gguf
-from oxillama.lora.peft import read_peft
 from oxillama.models import ModelSpec
 
 __all__ = ["Lora", "as_lora"]
@@ -52,6 +50,8 @@ class Lora:
         except (OSError, ValueError) as e:
             raise ModelNotFoundError(f"{str(place)!r}: the adapter can't be read: {e}") from e
         if folder:
+            from oxillama.lora.peft import read_peft
+
             return cls(place, None, *read_peft(place))
         if place.suffix in (".safetensors", ".bin", ".json"):
             raise LoraError(f"{place}: of a PEFT adapter, the folder is needed that holds this and its configuration")
@@ -72,6 +72,8 @@ class Lora:
         UnsupportedModelError if the names in its folder are not known for this architecture.
         """
         if self.arch is None:
+            from oxillama.lora.names import to_gguf
+
             return to_gguf(self._changes, spec)
         if self.arch != spec.arch:
             raise LoraError(f"{self.path}: the adapter is for architecture {self.arch}, the model is {spec.arch}")

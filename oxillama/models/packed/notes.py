@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Callable, Sequence
@@ -103,7 +102,7 @@ class Notes:
         """Notes a digest, if the folder can be written."""
         if self._folder is None:
             return
-        temporary = self._folder / f".{stamp}.{secrets.token_hex(6)}.tmp"
+        temporary = self._folder / f".{stamp}.{os.urandom(6).hex()}.tmp"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary.write_text(digest.hex(), "ascii")
