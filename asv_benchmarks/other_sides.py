@@ -151,6 +151,30 @@ class OrtGenAi:
         return found
 
 
+class Torch:
+    """transformers on torch in bfloat16, the model called a step at a time with its own cache."""
+
+    def __init__(self, path: str, work: Work) -> None:
+        self.torch: Any = import_module("torch")
+        models: Any = import_module("transformers").AutoModelForCausalLM
+        self.torch.set_num_threads(work.threads)
+        start = time.perf_counter()
+        self.model = models.from_pretrained(path, dtype=self.torch.bfloat16)
+        self.load_seconds = time.perf_counter() - start
+
+    def moments(self, prompts: list[list[int]], n: int) -> list[float]:
+        with self.torch.inference_mode():
+            given, cache, lengths = self.torch.tensor(prompts), None, 0
+            found = [time.perf_counter()]
+            for _ in range(n):
+                out = self.model(given, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                given, cache = out.logits[:, -1:].argmax(-1), out.past_key_values
+                lengths += given.shape[1]
+                found.append(time.perf_counter())
+        check({lengths}, n)
+        return found
+
+
 FED: dict[str, Any] = {
     "oxillama": sides.Ours,
     "oxillama, packed": partial(sides.Ours, packed=True),
@@ -161,6 +185,7 @@ GENERATORS: dict[str, Any] = {
     "OpenVINO": OpenVino,
     "CTranslate2": CTranslate2,
     "onnxruntime-genai": OrtGenAi,
+    "torch": Torch,
 }
 
 

@@ -1,12 +1,12 @@
 """oxillama beside the runtimes that people install: python asv_benchmarks/others.py FOLDER --pythons PATH...
 
-llama.cpp (llama-cpp-python), ik_llama.cpp (ik-llama-cpp-python), OpenVINO GenAI, CTranslate2 and onnxruntime-genai with
-random weights of the shape of Llama 3.2 1B, which are made in FOLDER. Each runtime is measured in a process of its own,
-by the first of the interpreters --pythons that has it, and left out with a line where none has. The runtimes of equal
-numbers of bits take turns, --rounds times, and medians are compared: tokens a second of a prompt of 512 tokens, and of
-1, 8 and 64 sequences that are decoded; seconds that loading takes; and seconds from the start of a fresh process to its
-first token, with all files in the page cache, and oxillama's modules compiled to bytecode as pip leaves them. All are
-given token ids, and those that generate choose greedily.
+llama.cpp (llama-cpp-python), ik_llama.cpp (ik-llama-cpp-python), OpenVINO GenAI, CTranslate2, onnxruntime-genai and
+transformers on torch with random weights of the shape of Llama 3.2 1B, which are made in FOLDER. Each runtime is
+measured in a process of its own, by the first of the interpreters --pythons that has it, and left out with a line where
+none has. The runtimes of equal numbers of bits take turns, --rounds times, and medians are compared: tokens a second of
+a prompt of 512 tokens, and of 1, 8 and 64 sequences that are decoded; seconds that loading takes; and seconds from the
+start of a fresh process to its first token, with all files in the page cache, and oxillama's modules compiled to
+bytecode as pip leaves them. All are given token ids, and those that generate choose greedily.
 
 A table of Markdown is printed at the end: in brackets stands how many times as fast oxillama is with the weights that
 the row is compared with. `oxillama, packed` maps packed weights, of which the first load makes a file.
@@ -39,6 +39,7 @@ PACKAGES = {
     "OpenVINO": "openvino-genai",
     "CTranslate2": "ctranslate2",
     "onnxruntime-genai": "onnxruntime-genai",
+    "torch": "transformers",
 }
 WORKS = {
     "1": Work(decode=16),
@@ -83,6 +84,11 @@ GROUPS = {
         *same_file("Q8_0", "ik_llama.cpp"),
         Entry("OpenVINO", "openvino-int8", "Q8_0"),
         Entry("CTranslate2", "ctranslate2-int8", "Q8_0"),
+    ],
+    "16": [
+        *same_file("F16"),
+        *same_file("BF16"),
+        Entry("torch", "transformers", "BF16"),
     ],
 }
 

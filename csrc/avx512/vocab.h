@@ -13,6 +13,7 @@
 #define VALUE_ROWS 4
 #define SCAN_STATES 16 /* values of each channel of a panel */
 #define DELTA_PANELS 2 /* of a state's columns, for which queries and keys are loaded once */
+#define TILE_PANELS 2 /* whose products share the loads of activations */
 #define DOT_TOKENS 8 /* sums in flight: a product takes four cycles */
 #define V static inline __attribute__((always_inline))
 

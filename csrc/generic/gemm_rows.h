@@ -250,13 +250,14 @@ INLINE void tile_rows(const ox_gemm_args *a, block_fn *add_block, int64_t bytes,
 #define EACH_ROWS_TILE(f, ...) f(1, __VA_ARGS__) f(2, __VA_ARGS__) f(3, __VA_ARGS__) f(4, __VA_ARGS__)
 #define TILE_ROWS(T, name, block, chunks) \
     APART tile_##T##_##name(const ox_gemm_args *a, int64_t t0) { tile_rows(a, block_##name, sizeof(block), chunks, t0, T); }
+#define CALL_ROWS_TILE(T, name) case T: tile_##T##_##name(a, t); break;
 #define GEMM_ROWS(name, block, chunks)                                           \
     EACH_ROWS_TILE(TILE_ROWS, name, block, chunks)                               \
     static void gemm_rows_##name(const ox_gemm_args *a)                          \
     {                                                                            \
         for (int64_t t = 0; t < a->n_tokens; t += ROWS_TILE)                     \
             switch (a->n_tokens - t < ROWS_TILE ? a->n_tokens - t : ROWS_TILE) { \
-            EACH_ROWS_TILE(CALL_TILE, name)                                      \
+            EACH_ROWS_TILE(CALL_ROWS_TILE, name)                                 \
             }                                                                    \
     }
 

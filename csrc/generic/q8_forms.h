@@ -3,6 +3,9 @@
 /* A tile: up to TILE activation rows against the 16 / NV rows of one half (or whole) of a panel. */
 #define TILE 8
 #define GROUP 64
+#ifndef TILE_PANELS
+#define TILE_PANELS 1
+#endif
 #define STEP 8 /* chunks that are unpacked at a time for a group */
 
 typedef struct {
@@ -21,9 +24,9 @@ typedef struct { vb w[8]; vf scale, second; vi s[2], m[2]; } chunk;
 #include "q8_pairs.h"
 #endif
 
-/* Sums over vectors from..to-1 for T tokens, DOT_TOKENS of them abreast: a sum waits for its last product, which takes
- * several cycles where one instruction multiplies and adds. The order in which integers are added is free. */
-INLINE void dot_chunk(const chunk *c, int from, int to, const q8_tile *x, int64_t i, const int T, vi *s)
+/* Sums over vectors from..to-1 of P panels for T tokens, DOT_TOKENS of them abreast: a sum waits for its last product,
+ * which takes several cycles where one instruction multiplies and adds. The order in which integers are added is free. */
+INLINE void dot_chunk(const chunk *c, int from, int to, const q8_tile *x, int64_t i, const int P, const int T, vi *s)
 {
 #ifdef HAVE_PAIRS
     if (x->paired) {
@@ -39,8 +42,11 @@ INLINE void dot_chunk(const chunk *c, int from, int to, const q8_tile *x, int64_
     UNROLL for (int t0 = 0; t0 < T; t0 += DOT_TOKENS) {
         const int t1 = t0 + DOT_TOKENS < T ? t0 + DOT_TOKENS : T;
         UNROLL for (int v = from; v < to; v++)
-            UNROLL for (int t = t0; t < t1; t++)
-                s[t] = vi_dot(s[t], c->w[v], vb_set4(x->x[t] + 32 * i + 4 * v));
+            UNROLL for (int t = t0; t < t1; t++) {
+                vb codes = vb_set4(x->x[t] + 32 * i + 4 * v);
+                UNROLL for (int p = 0; p < P; p++)
+                    s[p * TILE + t] = vi_dot(s[p * TILE + t], c[p].w[v], codes);
+            }
     }
 #endif
 }
@@ -59,39 +65,43 @@ INLINE void add_products(const vi *s, vf scale, const q8_tile *x, int64_t i, con
 /* s = sum(code q) - (sum(q) << shift) over vectors from..to-1; array `n` holds minus their sums of q.
  * Codes are below 1 << bits. */
 INLINE void dot_offset(const chunk *c, int from, int to, int n, int bits, int shift, const q8_tile *x, int64_t i,
-                       const int T, vi *s)
+                       const int P, const int T, vi *s)
 {
 #ifdef HAVE_DOTS
+    (void)P; /* 1 */
     vi_dots(s, 1, c->w + from, vi_set1(0x10001), x->x, 32 * i + 4 * from, to - from, bits, T);
     UNROLL for (int t = 0; t < T; t++)
         s[t] = shift == NO_OFFSET ? s[t] : vi_add(s[t], vi_shl(LOAD_I32(word_of(x, t, n, i)), shift));
 #else
     (void)bits;
     UNROLL for (int t = 0; t < T; t++)
-        s[t] = shift == NO_OFFSET ? vi_zero() : vi_shl(LOAD_I32(word_of(x, t, n, i)), shift);
-    dot_chunk(c, from, to, x, i, T, s);
+        UNROLL for (int p = 0; p < P; p++)
+            s[p * TILE + t] = shift == NO_OFFSET ? vi_zero() : vi_shl(LOAD_I32(word_of(x, t, n, i)), shift);
+    dot_chunk(c, from, to, x, i, P, T, s);
 #endif
 }
 
-/* y += scale * d * (sum(code q) - (sum(q) << shift)) */
-INLINE void add_offset(const chunk *c, int bits, int shift, const q8_tile *x, int64_t i, const int T, vf *acc)
+/* y += scale * d * (sum(code q) - (sum(q) << shift)), for P panels, whose sums lie TILE apart */
+INLINE void add_offset(const chunk *c, int bits, int shift, const q8_tile *x, int64_t i, const int P, const int T, vf *acc)
 {
-    vi s[TILE];
-    dot_offset(c, 0, 8, 2, bits, shift, x, i, T, s);
-    add_products(s, c->scale, x, i, T, acc);
+    vi s[TILE_PANELS * TILE];
+    dot_offset(c, 0, 8, 2, bits, shift, x, i, P, T, s);
+    UNROLL for (int p = 0; p < P; p++)
+        add_products(s + p * TILE, c[p].scale, x, i, T, acc + p * TILE);
 }
 
 /* y += scale * d * sum(code q) for signed codes that need all eight bits, which come xor-ed with BYTE_SIGN: with 128
  * added, or, where vi_dot is exact for codes below 128 only, as they are, to be multiplied as signed bytes. */
 #ifdef DOT_IS_7_BIT
 #define BYTE_SIGN 0
-INLINE void add_bytes(const chunk *c, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void add_bytes(const chunk *c, const q8_tile *x, int64_t i, const int P, const int T, vf *acc)
 {
     vi s[TILE];
+    (void)P; /* 1 */
 #ifdef HAVE_DOTS
     vi_dots_signed(s, c->w, x->x, 32 * i, 8, T);
 #elif defined(HAVE_QUADS) /* of signed bytes */
-    dot_offset(c, 0, 8, 2, 8, NO_OFFSET, x, i, T, s);
+    dot_offset(c, 0, 8, 2, 8, NO_OFFSET, x, i, 1, T, s);
 #else
     UNROLL for (int t = 0; t < T; t++) {
         s[t] = vi_zero();
@@ -103,16 +113,16 @@ INLINE void add_bytes(const chunk *c, const q8_tile *x, int64_t i, const int T, 
 }
 #else
 #define BYTE_SIGN 0x80
-INLINE void add_bytes(const chunk *c, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void add_bytes(const chunk *c, const q8_tile *x, int64_t i, const int P, const int T, vf *acc)
 {
-    add_offset(c, 8, 7, x, i, T, acc);
+    add_offset(c, 8, 7, x, i, P, T, acc);
 }
 #endif
 
 /* y += scale * d * sum(code q) - second * d * sum(q) */
 INLINE void add_mins(const chunk *c, int bits, const q8_tile *x, int64_t i, const int T, vf *acc)
 {
-    add_offset(c, bits, NO_OFFSET, x, i, T, acc);
+    add_offset(c, bits, NO_OFFSET, x, i, 1, T, acc);
     UNROLL for (int t = 0; t < T; t++)
         acc[t] = vf_fnma(c->second, LOAD_F32(word_of(x, t, 1, i)), acc[t]);
 }
@@ -128,10 +138,10 @@ INLINE void dot_halves(const chunk *c, int bits, int shift, const q8_tile *x, in
     }
 #else
     vi s1[TILE];
-    dot_offset(c, 0, 4, 3, bits, shift, x, i, T, s);
+    dot_offset(c, 0, 4, 3, bits, shift, x, i, 1, T, s);
     UNROLL for (int t = 0; t < T; t++)
         s[t] = vi_mul(s[t], c->s[0]);
-    dot_offset(c, 4, 8, 4, bits, shift, x, i, T, s1);
+    dot_offset(c, 4, 8, 4, bits, shift, x, i, 1, T, s1);
     UNROLL for (int t = 0; t < T; t++)
         s[t] = vi_add(s[t], vi_mul(s1[t], c->s[1]));
 #endif
@@ -160,9 +170,9 @@ INLINE void add_halves_mins(const chunk *c, int bits, const q8_tile *x, int64_t 
 INLINE void add_float_halves(const chunk *c, int bits, int shift, const q8_tile *x, int64_t i, const int T, vf *acc)
 {
     vi s[TILE];
-    dot_offset(c, 0, 4, 3, bits, shift, x, i, T, s);
+    dot_offset(c, 0, 4, 3, bits, shift, x, i, 1, T, s);
     add_products(s, c->scale, x, i, T, acc);
-    dot_offset(c, 4, 8, 4, bits, shift, x, i, T, s);
+    dot_offset(c, 4, 8, 4, bits, shift, x, i, 1, T, s);
     add_products(s, c->second, x, i, T, acc);
 }
 
@@ -179,13 +189,22 @@ typedef struct { int add, bits, shift; } q8_form;
 INLINE void add_chunk(const q8_form f, const chunk *c, const q8_tile *x, int64_t i, const int T, vf *acc)
 {
     switch (f.add) {
-    case ADD_OFFSET: add_offset(c, f.bits, f.shift, x, i, T, acc); break;
-    case ADD_BYTES: add_bytes(c, x, i, T, acc); break;
+    case ADD_OFFSET: add_offset(c, f.bits, f.shift, x, i, 1, T, acc); break;
+    case ADD_BYTES: add_bytes(c, x, i, 1, T, acc); break;
     case ADD_MINS: add_mins(c, f.bits, x, i, T, acc); break;
     case ADD_HALVES: add_halves(c, f.bits, f.shift, x, i, T, acc); break;
     case ADD_HALVES_MINS: add_halves_mins(c, f.bits, x, i, T, acc); break;
     case ADD_FLOAT_HALVES: add_float_halves(c, f.bits, f.shift, x, i, T, acc); break;
     }
+}
+
+/* The same of TILE_PANELS panels for a whole tile, for the forms that have it. */
+INLINE void add_chunks(const q8_form f, const chunk *c, const q8_tile *x, int64_t i, vf *acc)
+{
+    if (f.add == ADD_OFFSET)
+        add_offset(c, f.bits, f.shift, x, i, TILE_PANELS, TILE, acc);
+    else
+        add_bytes(c, x, i, TILE_PANELS, TILE, acc);
 }
 
 /* The form of a group's codes: where they are paired, offsets were taken off them. */
