@@ -150,7 +150,7 @@ class Peer:
     def together(self, n: int) -> float:
         start = time.perf_counter()
         for i, token in enumerate(tokens(n, self.n_vocab, 5)):
-            self._decode([(token + s, i, s, True) for s in range(self.sequences)])
+            self._decode([((token + s) % self.n_vocab, i, s, True) for s in range(self.sequences)])
         return self.sequences * n / (time.perf_counter() - start)
 
     def _decode(self, rows: list[tuple[int, int, int, bool]]) -> None:
