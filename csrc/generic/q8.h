@@ -213,7 +213,7 @@ INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_
 
 /* A whole tile of tokens against TILE_PANELS panels at a time, which share each load of the tokens' codes; their sums wait
  * in memory for a chunk. Returns the row behind the last of so many. Where two vectors are multiplied and added in a cycle,
- * and two loaded, loads take longer than products: Q8_0 runs at 1.1 times the speed on Zen 5, and Q4_0 at 1.02. With
+ * and two loaded, loads take longer than products: Q8_0 runs at 1.1 times the speed on Zen 5, Q4_0 and Q5_0 at 1.04. With
  * Q4_K, whose sums take a second product, it was 0.98, and so that stays with one panel. */
 INLINE int64_t panels_q8(const ox_gemm_args *a, const q8_format f, int64_t t0)
 {
