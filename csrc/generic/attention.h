@@ -182,11 +182,16 @@ INLINE void pack_queries(const attn *s, const int type)
             int row = block + r;
             const float *q = a->q + (size_t)(row / a->group) * a->q_stride + (size_t)(row % a->group) * (size_t)a->k_dim;
             for (int i = 0; i < a->k_dim; i++)
-                if (type == OX_KV_Q8_0)
+                if (ox_kv_coded(type))
                     padded[i] = q[i];
                 else
                     s->q[block * a->k_dim + i * R + r] = q[i] * a->scale;
-            if (type == OX_KV_Q8_0) {
+            if (type == OX_KV_Q4_0) {
+                for (int i = a->k_dim; i < 32 * s->chunks; i++) /* the last row's are rotated */
+                    padded[i] = 0;
+                ox_rotate(padded, 32 * (size_t)s->chunks);
+            }
+            if (ox_kv_coded(type)) {
                 quantise_q8(padded, s->codes, 32 * s->chunks, 0, 32 * s->chunks);
                 pack_codes(s, block, r, R);
             }
@@ -197,7 +202,7 @@ INLINE void pack_queries(const attn *s, const int type)
 INLINE attn begin(const ox_attn_args *a)
 {
     attn s = {.a = a, .rows = a->n_queries * a->group, .chunks = (a->k_dim + 31) / 32};
-    int unit = a->kv_type == OX_KV_Q8_0 ? 32 : 16, padded = (s.rows + 15) / 16 * 16, k = 32 * s.chunks;
+    int unit = ox_kv_coded(a->kv_type) ? 32 : 16, padded = (s.rows + 15) / 16 * 16, k = 32 * s.chunks;
     s.dims = (a->v_dim + unit - 1) / unit * unit;
     s.q = a->scratch + 2 * ox_attn_state((size_t)s.rows, (size_t)a->v_dim);
     s.q_scale = s.q + padded * k / 4; /* where the codes end */
@@ -246,10 +251,14 @@ INLINE void finish(const attn *s)
             vf_store(other, vf_exp(vf_sub(vf_set1(sink), vf_set1(max))));
             sum = sum * mine[0] + other[0];
         }
-        for (int i = 0; i < a->v_dim; i += VL) {
-            vf x = vf_div(vf_mul(vf_load(s->acc + row * s->dims + i), vf_set1(mine[0])), vf_set1(sum));
-            store_rows(out + i, sum == 0 ? vf_zero() : x, a->v_dim - i, 0);
+        float *acc = s->acc + row * s->dims;
+        for (int i = 0; i < s->dims; i += VL) {
+            vf x = vf_div(vf_mul(vf_load(acc + i), vf_set1(mine[0])), vf_set1(sum));
+            vf_store(acc + i, sum == 0 ? vf_zero() : x);
         }
+        if (a->kv_type == OX_KV_Q4_0)
+            ox_rotate(acc, (size_t)s->dims);
+        memcpy(out, acc, (size_t)a->v_dim * 4);
     }
 }
 
@@ -273,6 +282,7 @@ INLINE void attend(const ox_attn_args *a, const int type)
 
 /* Functions of their own: the compiler takes long over one of all of them. */
 static __attribute__((noinline)) void attend_q8_0(const ox_attn_args *a) { attend(a, OX_KV_Q8_0); }
+static __attribute__((noinline)) void attend_q4_0(const ox_attn_args *a) { attend(a, OX_KV_Q4_0); }
 static __attribute__((noinline)) void attend_f16(const ox_attn_args *a) { attend(a, OX_KV_F16); }
 static __attribute__((noinline)) void attend_f32(const ox_attn_args *a) { attend(a, OX_KV_F32); }
 
@@ -280,6 +290,8 @@ static void attention(const ox_attn_args *a)
 {
     if (a->kv_type == OX_KV_Q8_0)
         attend_q8_0(a);
+    else if (a->kv_type == OX_KV_Q4_0)
+        attend_q4_0(a);
     else if (a->kv_type == OX_KV_F16)
         attend_f16(a);
     else
