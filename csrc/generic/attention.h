@@ -3,6 +3,7 @@
 #include "attention_products.h"
 
 enum { SHARED_ROWS = 8 }; /* rows from which converting a tile of halves once costs less than on each load */
+enum { UNPACKED_ROWS = 16 }; /* and unpacking one of codes */
 
 /* Soft-cap, ALiBi and biases of one row's scores. */
 INLINE void bend(const attn *s, int row, int64_t tile)
@@ -94,6 +95,32 @@ INLINE void convert_tile(attn *s, int n_keys)
     }
 }
 
+/* Codes of 4 bits to those of 8, `half` bytes at a time, and the scales behind them. */
+INLINE void unpack_codes(const uint8_t *src, uint8_t *dst, int bytes, int half, vb table)
+{
+    for (int i = 0; i < bytes; i += half)
+        for (int j = i; j < i + half; j += VB) {
+            vb both = vb_load(src + j);
+            vb_store(dst + i + j, vb_lookup(table, vb_and(both, vb_set1(15))));
+            vb_store(dst + i + j + half, vb_lookup(table, vb_and(vb_shr(both, 4), vb_set1(15))));
+        }
+    memcpy(dst + 2 * bytes, src + bytes, (size_t)bytes / 8);
+}
+
+/* As convert_tile, for codes of 4 bits. */
+INLINE void unpack_tile(attn *s, int n_keys)
+{
+    vb table = vb_table(ox_codes_kv), unsigned_table = vb_xor(table, vb_set1((char)0x80));
+    int k = 256 * s->chunks, v = 8 * s->dims;
+    for (int i = 0; 16 * i < n_keys; i++) {
+        uint8_t *keys = (uint8_t *)s->k_tile + i * (k / 8 * 17), *values = (uint8_t *)s->v_tile + i * (v / 8 * 17);
+        unpack_codes(s->k_panel[i], keys, k, 256, unsigned_table);
+        unpack_codes(s->v_panel[i], values, v, 64, table);
+        s->k_panel[i] = keys;
+        s->v_panel[i] = values;
+    }
+}
+
 /* Where every query sees all of a tile, rows share the loads of values; on the edges (the diagonal, the start of a
  * window) each query takes its own range, so that no row ever touches a value it must not see. */
 INLINE void weigh_values(const attn *s, int64_t tile, const int type)
@@ -122,6 +149,12 @@ INLINE void attend_tile(attn *s, int64_t tile, int64_t end, const int type)
         convert_tile(s, n_keys);
         score_tile(s, n_keys, CONVERTED);
         weigh_values(s, tile, CONVERTED);
+        return;
+    }
+    if (type == OX_KV_Q4_0 && s->rows >= UNPACKED_ROWS) {
+        unpack_tile(s, n_keys);
+        score_tile(s, n_keys, UNPACKED);
+        weigh_values(s, tile, UNPACKED);
         return;
     }
     score_tile(s, n_keys, type);

@@ -82,13 +82,16 @@ INLINE vi key_dot(vi s, vb w, vb x) { return vi_dot(s, w, x); }
 #define KEY_OFFSET 128
 #endif
 
-/* Bytes of the codes of 32 values of 16 tokens. */
+enum { UNPACKED = -2 }; /* codes of 4 bits in the cache, of 8 bits in this tile */
+#define IS_CODED(type) ((type) == UNPACKED || ox_kv_coded(type))
+/* Bytes of the codes of 32 values of 16 tokens: in this tile, and in the cache. */
 #define CODE_BYTES(type) ((type) == OX_KV_Q4_0 ? 256 : 512)
+#define CACHED_CODE_BYTES(type) ((type) == OX_KV_Q8_0 ? 512 : 256)
 
 /* Vector i of the n that codes of 32 values of 16 keys, or of 4 values, make: as they are, or looked up. */
 INLINE vb code_vector(const uint8_t *p, int i, const int n, vb table, const int type)
 {
-    if (type == OX_KV_Q8_0)
+    if (type != OX_KV_Q4_0)
         return vb_load(p + i * VB);
     vb both = vb_load(p + i % (n / 2) * VB);
     return vb_lookup(table, vb_and(i < n / 2 ? both : vb_shr(both, 4), vb_set1(15)));
@@ -107,9 +110,9 @@ INLINE void score_codes(const attn *s, int row, int key, const int R, const int 
             acc[r][v] = vf_zero();
     for (int c = 0; c < s->chunks; c++, k += CODE_BYTES(type), q += 32 * R, scale += 16, d += R, start += R) {
         if (row == 0) {
-            for (int i = 0; i < CODE_BYTES(type); i += 64)
-                ask(next + CODE_BYTES(type) * c + i);
-            ask(next + CODE_BYTES(type) * s->chunks + 32 * c);
+            for (int i = 0; i < CACHED_CODE_BYTES(type); i += 64)
+                ask(next + CACHED_CODE_BYTES(type) * c + i);
+            ask(next + CACHED_CODE_BYTES(type) * s->chunks + 32 * c);
         }
         UNROLL for (int v = 0; v < NV; v++) {
             vi t[8];
@@ -118,7 +121,7 @@ INLINE void score_codes(const attn *s, int row, int key, const int R, const int 
                 t[r] = LOAD_I32((const uint8_t *)start + 4 * r);
             UNROLL for (int quad = 0; quad < 8; quad++) {
                 vb w = code_vector(k, quad * NV + v, 8 * NV, table, type);
-                w = type == OX_KV_Q8_0 ? KEY_SIGN(w) : w;
+                w = type == OX_KV_Q4_0 ? w : KEY_SIGN(w);
                 UNROLL for (int r = 0; r < R; r++)
                     t[r] = key_dot(t[r], w, vb_set4(q + 4 * (quad * R + r)));
             }
@@ -134,10 +137,10 @@ INLINE void score_codes(const attn *s, int row, int key, const int R, const int 
 INLINE void score_rows(const attn *s, int row, int n_keys, const int R, const int type)
 {
     int key = 0;
-    for (; !ox_kv_coded(type) && key + SCORE_VECTORS(R) * VL <= n_keys; key += SCORE_VECTORS(R) * VL)
+    for (; !IS_CODED(type) && key + SCORE_VECTORS(R) * VL <= n_keys; key += SCORE_VECTORS(R) * VL)
         score_floats(s, row, key, R, SCORE_VECTORS(R), type);
     for (; key < n_keys; key += 16)
-        if (ox_kv_coded(type))
+        if (IS_CODED(type))
             score_codes(s, row, key, R, type);
         else
             score_floats(s, row, key, R, NV, type);
@@ -240,12 +243,13 @@ INLINE void add_codes(const attn *s, int row, int from, int to, int chunk, const
             t[r][0][d] = t[r][1][d] = vi_zero();
     }
     for (int key = from; key < to; key += 4) {
-        int at = (key % 16 * s->dims + chunk * OX_CHUNK * 4) / (512 / CODE_BYTES(type));
-        const uint8_t *codes = s->v_panel[key / 16] + at;
+        int at = key % 16 * s->dims + chunk * OX_CHUNK * 4;
+        const uint8_t *codes = s->v_panel[key / 16] + at / (512 / CODE_BYTES(type));
+        const uint8_t *next = s->v_next[key / 16] + at / (512 / CACHED_CODE_BYTES(type));
         vb v[D];
         if (row == 0)
-            for (int d = 0; d < CODE_BYTES(type) / 4; d += 64)
-                ask(s->v_next[key / 16] + at + d);
+            for (int d = 0; d < CACHED_CODE_BYTES(type) / 4; d += 64)
+                ask(next + d);
         UNROLL for (int d = 0; d < D; d++)
             v[d] = code_vector(codes, d, D, table, type);
         UNROLL for (int r = 0; r < R; r++)
@@ -266,12 +270,12 @@ INLINE void add_codes(const attn *s, int row, int from, int to, int chunk, const
 /* Scales of the keys [from, to) of this tile's values, zero elsewhere: there may be anything. */
 INLINE void load_value_scales(const attn *s, int from, int to, const int type)
 {
-    int codes = CODE_BYTES(type) / 32 * s->dims;
+    int codes = CODE_BYTES(type) / 32 * s->dims, cached = CACHED_CODE_BYTES(type) / 32 * s->dims;
     for (int chunk = 0; chunk < s->dims / OX_CHUNK; chunk++)
         for (int key = from / 16 * 16; key < 64; key += VL) {
             float *scale = s->v_scale + chunk * OX_ATTN_TILE + key;
             if (key % 16 == 0)
-                ask(s->v_next[key / 16] + codes + 32 * chunk);
+                ask(s->v_next[key / 16] + cached + 32 * chunk);
             if (key < to)
                 vf_store(scale, vf_from_half((const uint16_t *)(s->v_panel[key / 16] + codes) + 16 * chunk + key % 16));
             for (int r = 0; r < VL; r++)
@@ -299,7 +303,7 @@ INLINE void code_values(const attn *s, int row, int rows, int from, int to, cons
 
 INLINE void values_of(const attn *s, int row, int rows, int from, int to, const int type)
 {
-    if (ox_kv_coded(type))
+    if (IS_CODED(type))
         code_values(s, row, rows, from, to, type);
     else
         float_values(s, row, rows, from, to, type);
