@@ -93,32 +93,30 @@ static const int16_t ox_middles[OX_PLACES][7] = {OX_MIDDLES(124), OX_MIDDLES(132
  * never negative: weights of values are multiplied with them. */
 static inline uint16_t ox_code_4_bits(const float *x, uint8_t *codes)
 {
-    int16_t magnitude[32], negative[32], code[32], index[32];
+    int16_t magnitude[32], negative[32];
     float unit = ox_magnitudes(x, magnitude, negative), most = -1, scale = 0;
     int best = 0;
     for (int place = 0; place < OX_PLACES; place++) {
         int32_t product = 0, square = 0;
-        for (int i = 0; i < 32; i++)
-            code[i] = ox_codes_kv[8];
-        for (int n = 0; n < 7; n++)
-            for (int i = 0; i < 32; i++)
-                code[i] += (int16_t)(-(magnitude[i] > ox_middles[place][n]) & (ox_codes_kv[9 + n] - ox_codes_kv[8 + n]));
+        const int16_t *middle = ox_middles[place];
         for (int i = 0; i < 32; i++) {
-            product += magnitude[i] * code[i];
-            square += code[i] * code[i];
+            int16_t code = ox_codes_kv[8];
+            for (int n = 0; n < 7; n++)
+                code += (int16_t)(-(magnitude[i] > middle[n]) & (ox_codes_kv[9 + n] - ox_codes_kv[8 + n]));
+            product += magnitude[i] * code;
+            square += code * code;
         }
         float ratio = (float)product / (float)square, gain = (float)product * ratio; /* less is the sum of squared errors */
         best = gain > most ? place : best;
         scale = gain > most ? ratio * unit : scale;
         most = gain > most ? gain : most;
     }
-    for (int i = 0; i < 32; i++)
-        index[i] = 0;
-    for (int n = 0; n < 7; n++)
-        for (int i = 0; i < 32; i++)
-            index[i] += (int16_t)(magnitude[i] > ox_middles[best][n]);
-    for (int i = 0; i < 32; i++)
-        codes[i] = (uint8_t)(negative[i] ? 7 - index[i] : 8 + index[i]);
+    for (int i = 0; i < 32; i++) {
+        int16_t index = 0;
+        for (int n = 0; n < 7; n++)
+            index += (int16_t)(magnitude[i] > ox_middles[best][n]);
+        codes[i] = (uint8_t)(negative[i] ? 7 - index : 8 + index);
+    }
     return ox_float_to_half(scale);
 }
 
