@@ -49,9 +49,10 @@ cdef class KvSlab:
     """Keys and values of one layer: blocks of ``block_tokens`` tokens for any number of sequences.
 
     ``k`` and ``v`` are the stored bytes, uint8 [n_blocks, n_heads, bytes of a block of one head], which start at zero;
-    their layout is that of ``ox_kv_type`` in ``ox_kernels.h``. ``kv_type`` is "f32", "f16", "q8_0" or "q4_0": codes of 8
-    or 4 bits with a half-precision scale for each 32 values of a token, dimensions rounded up to 32. ``windowed``: of
-    the two block tables of a span, its blocks stand in the second, which need not reach back beyond the layer's window.
+    their layout is that of ``ox_kv_type`` in ``ox_kernels.h``. ``kv_type`` is "f32", "f16", "q8_0" or "q4_0": codes of
+    8 or 4 bits with a half-precision scale for each 32 values of a token, dimensions rounded up to 32. ``windowed``:
+    of the two block tables of a span, its blocks stand in the second, which need not reach back beyond the layer's
+    window.
     """
 
     def __init__(self, str kv_type, int n_blocks, int n_heads, int block_tokens, int k_dim, v_dim=None,

@@ -77,8 +77,8 @@ CODES = np.array([6, 18, 31, 44, 59, 77, 98, 127])  # and the same below zero
 def four_bits(x):
     """What q4_0 keeps of rotated [..., d], a multiple of 32.
 
-    Of each 32 values the largest has the best of three places. Codes are those nearest to 32767ths of the largest; scales
-    and what they gain are single floats, as the kernel's.
+    Of each 32 values the largest has the best of three places. Codes are those nearest to 32767ths of the largest;
+    scales and what they gain are single floats, as the kernel's.
     """
     chunks = x.astype(np.float32).reshape(*x.shape[:-1], -1, 32)
     largest = np.abs(chunks).max(-1, keepdims=True)
