@@ -175,7 +175,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peer-numbers", type=_read, default={}, metavar="FILE", help="numbers that --save wrote")
     parser.add_argument("--save", metavar="FILE", help="write the peer's numbers")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--kv-type", choices=("f32", "f16", "q8_0"), default="f16")
+    parser.add_argument("--kv-type", choices=("f32", "f16", "q8_0", "q4_0"), default="f16")
     for name, value in (("threads", 2), ("prompt", 512), ("decode", 64), ("depth", 0), ("sequences", 1)):
         parser.add_argument(f"--{name}", type=int, default=value)
     a = parser.parse_args()

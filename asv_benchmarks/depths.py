@@ -80,7 +80,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peer-python", help="interpreter that has llama_cpp")
     parser.add_argument("--peer-depth", type=int, default=1 << 30, help="the peer is not measured deeper than that")
     parser.add_argument("--depths", type=int, nargs="+", default=[0, 4096, 16384, 32768])
-    parser.add_argument("--kv-types", nargs="+", choices=("f32", "f16", "q8_0"), default=["f16", "q8_0"])
+    parser.add_argument(
+        "--kv-types", nargs="+", choices=("f32", "f16", "q8_0", "q4_0"), default=["f16", "q8_0", "q4_0"]
+    )
     parser.add_argument("--cpu-time", action="store_true", help="per second of CPU: for one thread of a busy machine")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the points, as JSON")
     for name, value in (("threads", 2), ("decode", 32), ("rounds", 3)):

@@ -50,7 +50,7 @@ class IkLlama(sides.Peer):
         settings.n_threads = settings.n_threads_batch = work.threads
         settings.n_seq_max = work.sequences
         settings.flash_attn = False  # as ik-llama-cpp-python has it without AVX-VNNI, where an assertion fails
-        settings.type_k = settings.type_v = {"f32": 0, "f16": 1, "q8_0": 8}[work.kv_type]
+        settings.type_k = settings.type_v = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}[work.kv_type]
         self.context = model and c.llama_init_from_model(model, settings)
         if not self.context:
             sys.exit(f"ik_llama.cpp can't load {path}")

@@ -116,7 +116,7 @@ class Peer:
         settings.n_threads = settings.n_threads_batch = work.threads
         settings.n_seq_max = work.sequences + (work.sequences == 1)  # one that is filled from
         settings.kv_unified = work.sequences == 1
-        settings.type_k = settings.type_v = {"f32": 0, "f16": 1, "q8_0": 8}[work.kv_type]
+        settings.type_k = settings.type_v = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}[work.kv_type]
         self.context = llama_cpp.llama_init_from_model(model, settings)
         if not self.context:
             sys.exit(f"llama.cpp can't make a context with {work.kv_type} KV")

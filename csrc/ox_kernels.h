@@ -70,12 +70,21 @@ typedef struct ox_gemm_args {
 
 /* How keys and values are stored. Blocks hold, per key/value head, panels of 16 tokens. Floats: keys [dim][16], values
  * [16][dim rounded up to 16]. Q8_0: codes with a half as the scale of each 32 values of a token (dim rounded up to 32):
- * keys [dim / 4][16 tokens][4], 128 added to each code, values [16 / 4 tokens][dim][4], then the scales [dim / 32][16]. */
-typedef enum ox_kv_type { OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, OX_N_KV_TYPES } ox_kv_type;
+ * keys [dim / 4][16 tokens][4], 128 added to each code, values [16 / 4 tokens][dim][4], then the scales [dim / 32][16].
+ * Q4_0: the same for rotated vectors and codes of 4 bits (scalar/four_bits.h), those of 16 dimensions of each 32 in the
+ * low halves of bytes and of the next 16 in the high ones: keys [dim / 32][4][16 tokens][4], values
+ * [16 / 4 tokens][dim / 32][16][4]. */
+typedef enum ox_kv_type { OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, OX_KV_Q4_0, OX_N_KV_TYPES } ox_kv_type;
 
 static inline size_t ox_round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+/* Of codes and scales, scored with 8-bit codes of a query. */
+static inline int ox_kv_coded(int32_t type) { return type == OX_KV_Q8_0 || type == OX_KV_Q4_0; }
 static inline size_t ox_k_panel_bytes(ox_kv_type type, size_t dim)
-{ return type == OX_KV_Q8_0 ? ox_round_up(dim, 32) / 32 * (16 * 34) : dim * (type == OX_KV_F16 ? 32 : 64); }
+{
+    if (ox_kv_coded(type))
+        return ox_round_up(dim, 32) / 32 * 16 * (type == OX_KV_Q8_0 ? 34 : 18);
+    return dim * (type == OX_KV_F16 ? 32 : 64);
+}
 static inline size_t ox_v_panel_bytes(ox_kv_type type, size_t dim)
 { return ox_k_panel_bytes(type, ox_round_up(dim, 16)); }
 

@@ -101,7 +101,7 @@ def read_policy(given: OffloadPolicy | Mapping[str, Any] | int | None) -> Offloa
 ModelSource = Place | None
 
 _SOURCES = (str, os.PathLike, bytes, bytearray, memoryview)
-KV_TYPES = ("f16", "f32", "q8_0")
+KV_TYPES = ("f16", "f32", "q8_0", "q4_0")
 ROPE_SCALINGS = ("none", "linear", "yarn", "longrope", "dynamic")
 MAX_THREADS = 1024
 MAX_QUEUE = 1 << 24
@@ -197,7 +197,8 @@ class EngineConfig:
         step without and 100 ms; it bounds how long other prompts and new requests wait. Beside weights with a budget
         (`offload`) at most as many as keep the memory of the forward pass to about a sixteenth of that, but never fewer
         than 64.
-    kv_type: how keys and values are stored, "f16", "f32" or "q8_0" (8-bit codes, half the memory of f16).
+    kv_type: how keys and values are stored, "f16", "f32", "q8_0" (8-bit codes, half the memory of f16) or "q4_0"
+        (4-bit codes of rotated vectors, half the memory of q8_0; it shows in the texts of small models).
     kv_block_size: tokens of a KV block: 16, 32, or a multiple of 64.
     kv_budget: bytes for the KV cache and the recurrent states of all requests together. None: enough for four requests
         of `context_size` tokens, each with two states to run and three to come back to (eight that keep nothing); for

@@ -13,7 +13,7 @@ DEPTH, HEADS, KV_HEADS, DIM, BLOCK = 4096, 32, 8, 64, 16
 class AtDepth:
     """n rows after 4096 positions: a chunk of a prompt, or one token."""
 
-    params = (("f16", "q8_0"), (512, 1))
+    params = (("f16", "q8_0", "q4_0"), (512, 1))
     param_names = ("kv_type", "rows")
 
     def setup(self, kv_type: str, n: int) -> None:

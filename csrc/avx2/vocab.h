@@ -158,6 +158,7 @@ V void vi_dots_signed(vi *s, const vb *w, const uint8_t *const *x, int64_t at, i
 }
 #endif
 V vb vb_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+V void vb_store(uint8_t *p, vb x) { _mm256_storeu_si256((__m256i *)p, x); }
 V vb vb_set1(char x) { return _mm256_set1_epi8(x); }
 V vb vb_set4(const uint8_t *p) { return _mm256_set1_epi32(*(const int32_t *)p); }
 V vb vb_and(vb a, vb b) { return _mm256_and_si256(a, b); }

@@ -75,6 +75,7 @@ V vi vi_from_i8(const int8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((
 /* s + four products of unsigned bytes of w with signed bytes of x, in each lane. */
 V vi vi_dot(vi s, vb w, vb x) { return _mm512_dpbusd_epi32(s, w, x); }
 V vb vb_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+V void vb_store(uint8_t *p, vb x) { _mm512_storeu_si512(p, x); }
 V vb vb_set1(char x) { return _mm512_set1_epi8(x); }
 V vb vb_set4(const uint8_t *p) { return _mm512_set1_epi32(*(const int32_t *)p); }
 V vb vb_and(vb a, vb b) { return _mm512_and_si512(a, b); }

@@ -3,6 +3,7 @@
 #include "attention_products.h"
 
 enum { SHARED_ROWS = 8 }; /* rows from which converting a tile of halves once costs less than on each load */
+enum { UNPACKED_ROWS = 16 }; /* and unpacking one of codes */
 
 /* Soft-cap, ALiBi and biases of one row's scores. */
 INLINE void bend(const attn *s, int row, int64_t tile)
@@ -94,6 +95,32 @@ INLINE void convert_tile(attn *s, int n_keys)
     }
 }
 
+/* Codes of 4 bits to those of 8, `half` bytes at a time, and the scales behind them. */
+INLINE void unpack_codes(const uint8_t *src, uint8_t *dst, int bytes, int half, vb table)
+{
+    for (int i = 0; i < bytes; i += half)
+        for (int j = i; j < i + half; j += VB) {
+            vb both = vb_load(src + j);
+            vb_store(dst + i + j, vb_lookup(table, vb_and(both, vb_set1(15))));
+            vb_store(dst + i + j + half, vb_lookup(table, vb_and(vb_shr(both, 4), vb_set1(15))));
+        }
+    memcpy(dst + 2 * bytes, src + bytes, (size_t)bytes / 8);
+}
+
+/* As convert_tile, for codes of 4 bits. */
+INLINE void unpack_tile(attn *s, int n_keys)
+{
+    vb table = vb_table(ox_codes_kv), unsigned_table = vb_xor(table, vb_set1((char)0x80));
+    int k = 256 * s->chunks, v = 8 * s->dims;
+    for (int i = 0; 16 * i < n_keys; i++) {
+        uint8_t *keys = (uint8_t *)s->k_tile + i * (k / 8 * 17), *values = (uint8_t *)s->v_tile + i * (v / 8 * 17);
+        unpack_codes(s->k_panel[i], keys, k, 256, unsigned_table);
+        unpack_codes(s->v_panel[i], values, v, 64, table);
+        s->k_panel[i] = keys;
+        s->v_panel[i] = values;
+    }
+}
+
 /* Where every query sees all of a tile, rows share the loads of values; on the edges (the diagonal, the start of a
  * window) each query takes its own range, so that no row ever touches a value it must not see. */
 INLINE void weigh_values(const attn *s, int64_t tile, const int type)
@@ -122,6 +149,12 @@ INLINE void attend_tile(attn *s, int64_t tile, int64_t end, const int type)
         convert_tile(s, n_keys);
         score_tile(s, n_keys, CONVERTED);
         weigh_values(s, tile, CONVERTED);
+        return;
+    }
+    if (type == OX_KV_Q4_0 && s->rows >= UNPACKED_ROWS) {
+        unpack_tile(s, n_keys);
+        score_tile(s, n_keys, UNPACKED);
+        weigh_values(s, tile, UNPACKED);
         return;
     }
     score_tile(s, n_keys, type);
@@ -182,11 +215,16 @@ INLINE void pack_queries(const attn *s, const int type)
             int row = block + r;
             const float *q = a->q + (size_t)(row / a->group) * a->q_stride + (size_t)(row % a->group) * (size_t)a->k_dim;
             for (int i = 0; i < a->k_dim; i++)
-                if (type == OX_KV_Q8_0)
+                if (ox_kv_coded(type))
                     padded[i] = q[i];
                 else
                     s->q[block * a->k_dim + i * R + r] = q[i] * a->scale;
-            if (type == OX_KV_Q8_0) {
+            if (type == OX_KV_Q4_0) {
+                for (int i = a->k_dim; i < 32 * s->chunks; i++) /* the last row's are rotated */
+                    padded[i] = 0;
+                ox_rotate(padded, 32 * (size_t)s->chunks);
+            }
+            if (ox_kv_coded(type)) {
                 quantise_q8(padded, s->codes, 32 * s->chunks, 0, 32 * s->chunks);
                 pack_codes(s, block, r, R);
             }
@@ -197,7 +235,7 @@ INLINE void pack_queries(const attn *s, const int type)
 INLINE attn begin(const ox_attn_args *a)
 {
     attn s = {.a = a, .rows = a->n_queries * a->group, .chunks = (a->k_dim + 31) / 32};
-    int unit = a->kv_type == OX_KV_Q8_0 ? 32 : 16, padded = (s.rows + 15) / 16 * 16, k = 32 * s.chunks;
+    int unit = ox_kv_coded(a->kv_type) ? 32 : 16, padded = (s.rows + 15) / 16 * 16, k = 32 * s.chunks;
     s.dims = (a->v_dim + unit - 1) / unit * unit;
     s.q = a->scratch + 2 * ox_attn_state((size_t)s.rows, (size_t)a->v_dim);
     s.q_scale = s.q + padded * k / 4; /* where the codes end */
@@ -246,10 +284,14 @@ INLINE void finish(const attn *s)
             vf_store(other, vf_exp(vf_sub(vf_set1(sink), vf_set1(max))));
             sum = sum * mine[0] + other[0];
         }
-        for (int i = 0; i < a->v_dim; i += VL) {
-            vf x = vf_div(vf_mul(vf_load(s->acc + row * s->dims + i), vf_set1(mine[0])), vf_set1(sum));
-            store_rows(out + i, sum == 0 ? vf_zero() : x, a->v_dim - i, 0);
+        float *acc = s->acc + row * s->dims;
+        for (int i = 0; i < s->dims; i += VL) {
+            vf x = vf_div(vf_mul(vf_load(acc + i), vf_set1(mine[0])), vf_set1(sum));
+            vf_store(acc + i, sum == 0 ? vf_zero() : x);
         }
+        if (a->kv_type == OX_KV_Q4_0)
+            ox_rotate(acc, (size_t)s->dims);
+        memcpy(out, acc, (size_t)a->v_dim * 4);
     }
 }
 
@@ -273,6 +315,7 @@ INLINE void attend(const ox_attn_args *a, const int type)
 
 /* Functions of their own: the compiler takes long over one of all of them. */
 static __attribute__((noinline)) void attend_q8_0(const ox_attn_args *a) { attend(a, OX_KV_Q8_0); }
+static __attribute__((noinline)) void attend_q4_0(const ox_attn_args *a) { attend(a, OX_KV_Q4_0); }
 static __attribute__((noinline)) void attend_f16(const ox_attn_args *a) { attend(a, OX_KV_F16); }
 static __attribute__((noinline)) void attend_f32(const ox_attn_args *a) { attend(a, OX_KV_F32); }
 
@@ -280,6 +323,8 @@ static void attention(const ox_attn_args *a)
 {
     if (a->kv_type == OX_KV_Q8_0)
         attend_q8_0(a);
+    else if (a->kv_type == OX_KV_Q4_0)
+        attend_q4_0(a);
     else if (a->kv_type == OX_KV_F16)
         attend_f16(a);
     else

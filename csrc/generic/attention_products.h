@@ -73,28 +73,46 @@ INLINE void score_floats(const attn *s, int row, int key, const int R, const int
 #ifdef DOT_IS_7_BIT
 INLINE vi key_dot(vi s, vb w, vb x) { return vi_dot_signed(s, w, x); }
 #define KEY_SIGN(w) vb_xor(w, vb_set1((char)0x80))
+#define KEY_TABLE(t) (t)
 #define KEY_OFFSET 0
 #else
 INLINE vi key_dot(vi s, vb w, vb x) { return vi_dot(s, w, x); }
 #define KEY_SIGN(w) (w)
+#define KEY_TABLE(t) vb_xor(t, vb_set1((char)0x80))
 #define KEY_OFFSET 128
 #endif
 
-/* Scores of R rows against one panel of 8-bit keys: integers within 32 values, floats between. */
-INLINE void score_codes(const attn *s, int row, int key, const int R)
+enum { UNPACKED = -2 }; /* codes of 4 bits in the cache, of 8 bits in this tile */
+#define IS_CODED(type) ((type) == UNPACKED || ox_kv_coded(type))
+/* Bytes of the codes of 32 values of 16 tokens: in this tile, and in the cache. */
+#define CODE_BYTES(type) ((type) == OX_KV_Q4_0 ? 256 : 512)
+#define CACHED_CODE_BYTES(type) ((type) == OX_KV_Q8_0 ? 512 : 256)
+
+/* Vector i of the n that codes of 32 values of 16 keys, or of 4 values, make: as they are, or looked up. */
+INLINE vb code_vector(const uint8_t *p, int i, const int n, vb table, const int type)
 {
+    if (type != OX_KV_Q4_0)
+        return vb_load(p + i * VB);
+    vb both = vb_load(p + i % (n / 2) * VB);
+    return vb_lookup(table, vb_and(i < n / 2 ? both : vb_shr(both, 4), vb_set1(15)));
+}
+
+/* Scores of R rows against one panel of coded keys: integers within 32 values, floats between. */
+INLINE void score_codes(const attn *s, int row, int key, const int R, const int type)
+{
+    vb table = KEY_TABLE(vb_table(ox_codes_kv));
     const uint8_t *k = s->k_panel[key / 16], *next = s->k_next[key / 16], *q = (const uint8_t *)s->q + row * s->chunks * 32;
-    const uint16_t *scale = (const uint16_t *)(k + 512 * s->chunks);
+    const uint16_t *scale = (const uint16_t *)(k + CODE_BYTES(type) * s->chunks);
     const float *d = s->q_scale + 2 * row * s->chunks, *start = d + s->chunks * R;
     vf acc[8][NV];
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int v = 0; v < NV; v++)
             acc[r][v] = vf_zero();
-    for (int c = 0; c < s->chunks; c++, k += 512, q += 32 * R, scale += 16, d += R, start += R) {
+    for (int c = 0; c < s->chunks; c++, k += CODE_BYTES(type), q += 32 * R, scale += 16, d += R, start += R) {
         if (row == 0) {
-            UNROLL for (int i = 0; i < 512; i += 64)
-                ask(next + 512 * c + i);
-            ask(next + 512 * s->chunks + 32 * c);
+            for (int i = 0; i < CACHED_CODE_BYTES(type); i += 64)
+                ask(next + CACHED_CODE_BYTES(type) * c + i);
+            ask(next + CACHED_CODE_BYTES(type) * s->chunks + 32 * c);
         }
         UNROLL for (int v = 0; v < NV; v++) {
             vi t[8];
@@ -102,7 +120,8 @@ INLINE void score_codes(const attn *s, int row, int key, const int R)
             UNROLL for (int r = 0; r < R; r++)
                 t[r] = LOAD_I32((const uint8_t *)start + 4 * r);
             UNROLL for (int quad = 0; quad < 8; quad++) {
-                vb w = KEY_SIGN(vb_load(k + 64 * quad + v * VB));
+                vb w = code_vector(k, quad * NV + v, 8 * NV, table, type);
+                w = type == OX_KV_Q4_0 ? w : KEY_SIGN(w);
                 UNROLL for (int r = 0; r < R; r++)
                     t[r] = key_dot(t[r], w, vb_set4(q + 4 * (quad * R + r)));
             }
@@ -118,11 +137,11 @@ INLINE void score_codes(const attn *s, int row, int key, const int R)
 INLINE void score_rows(const attn *s, int row, int n_keys, const int R, const int type)
 {
     int key = 0;
-    for (; type != OX_KV_Q8_0 && key + SCORE_VECTORS(R) * VL <= n_keys; key += SCORE_VECTORS(R) * VL)
+    for (; !IS_CODED(type) && key + SCORE_VECTORS(R) * VL <= n_keys; key += SCORE_VECTORS(R) * VL)
         score_floats(s, row, key, R, SCORE_VECTORS(R), type);
     for (; key < n_keys; key += 16)
-        if (type == OX_KV_Q8_0)
-            score_codes(s, row, key, R);
+        if (IS_CODED(type))
+            score_codes(s, row, key, R, type);
         else
             score_floats(s, row, key, R, NV, type);
 }
@@ -210,10 +229,11 @@ INLINE float weigh(const attn *s, int row, int chunk, uint8_t *high, uint8_t *lo
     return max.u >= 0x7f800000 ? NAN : max.f * (1.0f / 16383);
 }
 
-/* The same as add_values for R rows and one chunk of 8-bit values; keys from a multiple of 4. */
-INLINE void add_codes(const attn *s, int row, int from, int to, int chunk, const int R)
+/* The same as add_values for R rows and one chunk of coded values; keys from a multiple of 4. */
+INLINE void add_codes(const attn *s, int row, int from, int to, int chunk, const int R, const int type)
 {
     enum { D = OX_CHUNK / VL };
+    vb table = vb_table(ox_codes_kv);
     uint8_t weight[4][2][64];
     float unit[4];
     vi t[4][2][D];
@@ -224,13 +244,14 @@ INLINE void add_codes(const attn *s, int row, int from, int to, int chunk, const
     }
     for (int key = from; key < to; key += 4) {
         int at = key % 16 * s->dims + chunk * OX_CHUNK * 4;
-        const uint8_t *codes = s->v_panel[key / 16] + at;
+        const uint8_t *codes = s->v_panel[key / 16] + at / (512 / CODE_BYTES(type));
+        const uint8_t *next = s->v_next[key / 16] + at / (512 / CACHED_CODE_BYTES(type));
         vb v[D];
         if (row == 0)
-            UNROLL for (int d = 0; d < 4 * OX_CHUNK; d += 64)
-                ask(s->v_next[key / 16] + at + d);
+            for (int d = 0; d < CACHED_CODE_BYTES(type) / 4; d += 64)
+                ask(next + d);
         UNROLL for (int d = 0; d < D; d++)
-            v[d] = vb_load(codes + d * VB);
+            v[d] = code_vector(codes, d, D, table, type);
         UNROLL for (int r = 0; r < R; r++)
             UNROLL for (int part = 0; part < 2; part++) {
                 vb w = vb_set4(weight[r][part] + key);
@@ -247,15 +268,16 @@ INLINE void add_codes(const attn *s, int row, int from, int to, int chunk, const
 }
 
 /* Scales of the keys [from, to) of this tile's values, zero elsewhere: there may be anything. */
-INLINE void load_value_scales(const attn *s, int from, int to)
+INLINE void load_value_scales(const attn *s, int from, int to, const int type)
 {
+    int codes = CODE_BYTES(type) / 32 * s->dims, cached = CACHED_CODE_BYTES(type) / 32 * s->dims;
     for (int chunk = 0; chunk < s->dims / OX_CHUNK; chunk++)
         for (int key = from / 16 * 16; key < 64; key += VL) {
             float *scale = s->v_scale + chunk * OX_ATTN_TILE + key;
             if (key % 16 == 0)
-                ask(s->v_next[key / 16] + 16 * s->dims + 32 * chunk);
+                ask(s->v_next[key / 16] + cached + 32 * chunk);
             if (key < to)
-                vf_store(scale, vf_from_half((const uint16_t *)(s->v_panel[key / 16] + 16 * s->dims) + 16 * chunk + key % 16));
+                vf_store(scale, vf_from_half((const uint16_t *)(s->v_panel[key / 16] + codes) + 16 * chunk + key % 16));
             for (int r = 0; r < VL; r++)
                 if (key + r < from || key + r >= to)
                     scale[r] = 0;
@@ -265,24 +287,24 @@ INLINE void load_value_scales(const attn *s, int from, int to)
             s->v_scale[chunk * OX_ATTN_TILE + key] = 0;
 }
 
-INLINE void code_values(const attn *s, int row, int rows, int from, int to)
+INLINE void code_values(const attn *s, int row, int rows, int from, int to, const int type)
 {
-    load_value_scales(s, from, to);
+    load_value_scales(s, from, to, type);
     for (int end = row + rows; row < end;) {
         int r = end - row >= CODE_ROWS ? CODE_ROWS : 1;
         for (int chunk = 0; chunk < s->dims / OX_CHUNK; chunk++)
             if (r == 1)
-                add_codes(s, row, from / 4 * 4, to, chunk, 1);
+                add_codes(s, row, from / 4 * 4, to, chunk, 1, type);
             else
-                add_codes(s, row, from / 4 * 4, to, chunk, CODE_ROWS);
+                add_codes(s, row, from / 4 * 4, to, chunk, CODE_ROWS, type);
         row += r;
     }
 }
 
 INLINE void values_of(const attn *s, int row, int rows, int from, int to, const int type)
 {
-    if (type == OX_KV_Q8_0)
-        code_values(s, row, rows, from, to);
+    if (IS_CODED(type))
+        code_values(s, row, rows, from, to, type);
     else
         float_values(s, row, rows, from, to, type);
 }

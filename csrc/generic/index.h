@@ -49,6 +49,8 @@ static void index_scores(const ox_attn_args *a, const float *weights, size_t str
 {
     if (a->kv_type == OX_KV_Q8_0)
         index_keys(a, weights, stride, OX_KV_Q8_0);
+    else if (a->kv_type == OX_KV_Q4_0)
+        index_keys(a, weights, stride, OX_KV_Q4_0);
     else if (a->kv_type == OX_KV_F16)
         index_keys(a, weights, stride, OX_KV_F16);
     else

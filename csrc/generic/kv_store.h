@@ -1,4 +1,5 @@
 /* One token's key or value into its lane of a panel; included after quantise.h. */
+#include "../scalar/four_bits.h"
 
 static void store_key_F16(const float *x, void *panel, int64_t lane, int64_t dim)
 {
@@ -54,4 +55,11 @@ static void store_value_Q8_0(const float *x, void *panel, int64_t lane, int64_t 
         for (int i = 0; i < OX_CHUNK; i++)
             dst[4 * i] = codes[i];
     }
+}
+
+static void store_key_Q4_0(const float *x, void *panel, int64_t lane, int64_t dim) { ox_put_key_4_bits(x, panel, lane, dim); }
+
+static void store_value_Q4_0(const float *x, void *panel, int64_t lane, int64_t dim)
+{
+    ox_put_value_4_bits(x, panel, lane, dim);
 }

@@ -41,8 +41,10 @@ static void fill_other(ox_kernels *t)
     t->to_f16 = to_f16;
     t->store_key[OX_KV_F16] = store_key_F16;
     t->store_key[OX_KV_Q8_0] = store_key_Q8_0;
+    t->store_key[OX_KV_Q4_0] = store_key_Q4_0;
     t->store_value[OX_KV_F16] = store_value_F16;
     t->store_value[OX_KV_Q8_0] = store_value_Q8_0;
+    t->store_value[OX_KV_Q4_0] = store_value_Q4_0;
     t->attention = attention;
     t->attention_merge = attention_merge;
     t->index_scores = index_scores;

@@ -113,6 +113,7 @@ V vi vi_dot_quad(vi s, const vb *w, const uint8_t *p)
 /* The same for unsigned w below 128. */
 V vi vi_dot(vi s, vb w, vb x) { return vi_dot_signed(s, w, x); }
 V vb vb_load(const uint8_t *p) { return vld1q_u8(p); }
+V void vb_store(uint8_t *p, vb x) { vst1q_u8(p, x); }
 V vb vb_set1(char x) { return vdupq_n_u8((uint8_t)x); }
 V vb vb_set4(const uint8_t *p) { return vreinterpretq_u8_u32(vdupq_n_u32(four_bytes(p))); }
 V vb vb_and(vb a, vb b) { return vandq_u8(a, b); }

@@ -1,6 +1,7 @@
 /* Attention over block tables, tile by tile with an online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022),
  * in spans whose results are merged in ascending order. */
 #include <math.h>
+#include "four_bits.h"
 #include "scalar.h"
 
 /* What the keys so far have left of one row: weighted values, the largest score, the sum of weights. */
@@ -12,23 +13,48 @@ static row_state state_of(const ox_attn_args *a, float *state, int row)
     return (row_state){state + (size_t)row * dims, state + rows * dims + row, state + rows * (dims + 1) + row};
 }
 
+/* Values that are summed: rotated ones to the end of the last rotation. */
+static int64_t width_of(const ox_attn_args *a)
+{
+    return a->kv_type == OX_KV_Q4_0 ? (int64_t)ox_round_up((size_t)a->v_dim, 32) : a->v_dim;
+}
+
 static const uint8_t *panel_of(const ox_attn_args *a, const void *slab, size_t block_bytes, size_t panel_bytes, int64_t key)
 {
     return (const uint8_t *)slab + (size_t)a->blocks[key / a->block_tokens] * block_bytes
            + (size_t)(key % a->block_tokens / 16) * panel_bytes;
 }
 
-/* The query as it is multiplied: as it came, or for Q8_0 keys as 8-bit codes. */
+/* The query as it is multiplied: as it came, or as 8-bit codes; rotated as the keys are. */
 static void prepare_query(const ox_attn_args *a, const float *q, float *prepared)
 {
     int64_t k = (int64_t)ox_round_up((size_t)a->k_dim, 32);
     float *padded = prepared + k;
     memset(padded, 0, (size_t)k * 4);
     memcpy(padded, q, (size_t)a->k_dim * 4);
-    if (a->kv_type == OX_KV_Q8_0)
+    if (a->kv_type == OX_KV_Q4_0)
+        ox_rotate(padded, (size_t)k);
+    if (ox_kv_coded(a->kv_type))
         ox_quantise_q8(padded, prepared, k, 0, k);
     else
         memcpy(prepared, padded, (size_t)k * 4);
+}
+
+/* Codes stand before the scales of a panel. */
+static const uint16_t *scales_of(const ox_attn_args *a, const uint8_t *panel, int64_t dims)
+{
+    return (const uint16_t *)(panel + (a->kv_type == OX_KV_Q8_0 ? 16 : 8) * dims);
+}
+
+static int key_code(const ox_attn_args *a, const uint8_t *panel, int64_t lane, int64_t i)
+{
+    return a->kv_type == OX_KV_Q8_0 ? panel[i / 4 * 64 + 4 * lane + i % 4] - 128 : ox_key_code_4_bits(panel, lane, i);
+}
+
+static int value_code(const ox_attn_args *a, const uint8_t *panel, int64_t lane, int64_t i, int64_t dims)
+{
+    return a->kv_type == OX_KV_Q8_0 ? ((const int8_t *)panel)[(lane / 4 * dims + i) * 4 + lane % 4]
+                                    : ox_value_code_4_bits(panel, lane, i, dims);
 }
 
 static float dot_codes(const ox_attn_args *a, const void *q, const uint8_t *panel, int64_t lane)
@@ -36,12 +62,12 @@ static float dot_codes(const ox_attn_args *a, const void *q, const uint8_t *pane
     int64_t k = (int64_t)ox_round_up((size_t)a->k_dim, 32);
     const int8_t *codes = q;
     const float *d = (const float *)(codes + k);
-    const uint16_t *scales = (const uint16_t *)(panel + 16 * k);
+    const uint16_t *scales = scales_of(a, panel, k);
     float s = 0;
     for (int64_t c = 0; c < k / 32; c++) {
         int32_t dot = 0;
         for (int64_t i = 32 * c; i < 32 * c + 32; i++)
-            dot += codes[i] * (panel[i / 4 * 64 + 4 * lane + i % 4] - 128);
+            dot += codes[i] * key_code(a, panel, lane, i);
         s += (float)dot * (ox_half_to_float(scales[16 * c + lane]) * d[c]);
     }
     return s;
@@ -57,7 +83,7 @@ static float score(const ox_attn_args *a, const float *q, int head, int64_t pos,
     size_t bytes = ox_k_panel_bytes((ox_kv_type)a->kv_type, (size_t)a->k_dim);
     const uint8_t *panel = panel_of(a, a->k, a->k_block_bytes, bytes, key);
     float s = 0;
-    if (a->kv_type == OX_KV_Q8_0)
+    if (ox_kv_coded(a->kv_type))
         s = dot_codes(a, q, panel, key % 16);
     else
         for (int64_t i = 0; i < a->k_dim; i++)
@@ -79,11 +105,10 @@ static void add_value(const ox_attn_args *a, float p, int64_t key, float *acc)
     size_t bytes = ox_v_panel_bytes((ox_kv_type)a->kv_type, (size_t)a->v_dim);
     const uint8_t *panel = panel_of(a, a->v, a->v_block_bytes, bytes, key);
     int64_t lane = key % 16, codes = (int64_t)ox_round_up((size_t)a->v_dim, 32), dims = (a->v_dim + 15) / 16 * 16;
-    const uint16_t *scales = (const uint16_t *)(panel + 16 * codes);
-    for (int64_t i = 0; i < a->v_dim; i++)
-        if (a->kv_type == OX_KV_Q8_0)
-            acc[i] += p * ox_half_to_float(scales[i / 32 * 16 + lane])
-                      * (float)((const int8_t *)panel)[(lane / 4 * codes + i) * 4 + lane % 4];
+    const uint16_t *scales = scales_of(a, panel, codes);
+    for (int64_t i = 0; i < width_of(a); i++)
+        if (ox_kv_coded(a->kv_type))
+            acc[i] += p * ox_half_to_float(scales[i / 32 * 16 + lane]) * (float)value_code(a, panel, lane, i, codes);
         else
             acc[i] += p * element(panel, a->kv_type, lane * dims + i);
 }
@@ -91,7 +116,7 @@ static void add_value(const ox_attn_args *a, float p, int64_t key, float *acc)
 static void scale_down(const ox_attn_args *a, row_state s, float factor)
 {
     *s.sum *= factor;
-    for (int i = 0; i < a->v_dim; i++)
+    for (int64_t i = 0; i < width_of(a); i++)
         s.acc[i] *= factor;
 }
 
@@ -112,7 +137,7 @@ static void add_tile(const ox_attn_args *a, const float *q, int head, int64_t po
 
 static void clear(const ox_attn_args *a, row_state s)
 {
-    memset(s.acc, 0, (size_t)a->v_dim * 4);
+    memset(s.acc, 0, (size_t)width_of(a) * 4);
     *s.max = -INFINITY;
     *s.sum = 0;
 }
@@ -140,7 +165,7 @@ static void merge(const ox_attn_args *a, row_state s, row_state next)
     float max = fmaxf(*s.max, *next.max);
     scale_down(a, s, expf(*s.max - max));
     scale_down(a, next, expf(*next.max - max));
-    for (int i = 0; i < a->v_dim; i++)
+    for (int64_t i = 0; i < width_of(a); i++)
         s.acc[i] += next.acc[i];
     *s.sum += *next.sum;
     *s.max = max;
@@ -155,6 +180,8 @@ static void finish(const ox_attn_args *a, int row, row_state s)
         scale_down(a, s, expf(*s.max - max));
         *s.sum += expf(sink - max);
     }
+    if (a->kv_type == OX_KV_Q4_0)
+        ox_rotate(s.acc, (size_t)width_of(a));
     for (int i = 0; i < a->v_dim; i++)
         out[i] = *s.sum == 0 ? 0 : s.acc[i] / *s.sum;
 }

@@ -1,4 +1,5 @@
 /* One token's key or value into its lane of a panel of 16 tokens, and those of several panels into one. */
+#include "four_bits.h"
 #include "scalar.h"
 
 void ox_store_key_F32(const float *x, void *panel, int64_t lane, int64_t dim)
@@ -58,6 +59,13 @@ void ox_store_value_Q8_0(const float *x, void *panel, int64_t lane, int64_t dim)
     }
 }
 
+void ox_store_key_Q4_0(const float *x, void *panel, int64_t lane, int64_t dim) { ox_put_key_4_bits(x, panel, lane, dim); }
+
+void ox_store_value_Q4_0(const float *x, void *panel, int64_t lane, int64_t dim)
+{
+    ox_put_value_4_bits(x, panel, lane, dim);
+}
+
 /* Words of up to 16 lanes, `count` of each in words of 16. */
 #define GATHER_LANES(type, count)                                     \
     for (int64_t i = 0; i < (count); i++)                             \
@@ -74,19 +82,28 @@ void ox_gather_keys_F16(const void *const *panels, const int32_t *lanes, int64_t
     GATHER_LANES(uint16_t, dim)
 }
 
-/* The scales behind the codes of a panel. */
-static void gather_scales(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t chunks)
+/* The scales behind the codes of a panel, words of 16 lanes. */
+static void gather_scales(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t chunks, int64_t words)
 {
     for (int64_t c = 0; c < chunks; c++)
         for (int64_t l = 0; l < n; l++)
-            ((uint16_t *)panel)[16 * (16 * chunks + c) + l] = ((const uint16_t *)panels[l])[16 * (16 * chunks + c) + lanes[l]];
+            ((uint16_t *)panel)[32 * words + 16 * c + l] = ((const uint16_t *)panels[l])[32 * words + 16 * c + lanes[l]];
+}
+
+static void gather_key_codes(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t chunks, int64_t words)
+{
+    GATHER_LANES(uint32_t, words)
+    gather_scales(panels, lanes, n, panel, chunks, words);
 }
 
 void ox_gather_keys_Q8_0(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim)
 {
-    int64_t chunks = (dim + 31) / 32;
-    GATHER_LANES(uint32_t, 8 * chunks)
-    gather_scales(panels, lanes, n, panel, chunks);
+    gather_key_codes(panels, lanes, n, panel, (dim + 31) / 32, (dim + 31) / 32 * 8);
+}
+
+void ox_gather_keys_Q4_0(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim)
+{
+    gather_key_codes(panels, lanes, n, panel, (dim + 31) / 32, (dim + 31) / 32 * 4);
 }
 
 static void gather_rows(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, size_t bytes)
@@ -105,14 +122,24 @@ void ox_gather_values_F16(const void *const *panels, const int32_t *lanes, int64
     gather_rows(panels, lanes, n, panel, ox_round_up((size_t)dim, 16) * 2);
 }
 
-void ox_gather_values_Q8_0(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim)
+/* `bytes` of each token's codes. */
+static void gather_value_codes(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t chunks, int64_t bytes)
 {
-    int64_t dims = (int64_t)ox_round_up((size_t)dim, 32);
     for (int64_t l = 0; l < n; l++) {
-        const int8_t *src = (const int8_t *)panels[l] + lanes[l] / 4 * dims * 4 + lanes[l] % 4;
-        int8_t *dst = (int8_t *)panel + l / 4 * dims * 4 + l % 4;
-        for (int64_t i = 0; i < dims; i++)
+        const uint8_t *src = (const uint8_t *)panels[l] + lanes[l] / 4 * bytes * 4 + lanes[l] % 4;
+        uint8_t *dst = (uint8_t *)panel + l / 4 * bytes * 4 + l % 4;
+        for (int64_t i = 0; i < bytes; i++)
             dst[4 * i] = src[4 * i];
     }
-    gather_scales(panels, lanes, n, panel, dims / 32);
+    gather_scales(panels, lanes, n, panel, chunks, bytes / 4);
+}
+
+void ox_gather_values_Q8_0(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim)
+{
+    gather_value_codes(panels, lanes, n, panel, (dim + 31) / 32, (dim + 31) / 32 * 32);
+}
+
+void ox_gather_values_Q4_0(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim)
+{
+    gather_value_codes(panels, lanes, n, panel, (dim + 31) / 32, (dim + 31) / 32 * 16);
 }

@@ -217,7 +217,8 @@ def memory(root: str | Path = "/") -> Finding:
         change = "give --offload, or a smaller model: programs wait for memory"
     elif reading.available < LEAST_AVAILABLE:
         change = (
-            "end other programs or raise the container's limit; or give --offload, --context-size or --kv-type q8_0"
+            "end other programs or raise the container's limit; or give --offload, --context-size or --kv-type (q8_0, "
+            "q4_0)"
         )
     return Finding("memory", said, change, values=asdict(reading))
 

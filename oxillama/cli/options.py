@@ -73,7 +73,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add_model_option(group)
     group.add_argument("-c", "--context-size", type=int, metavar="N", help="tokens of prompt and output together")
     group.add_argument("-t", "--threads", type=int, metavar="N", help="default: see `oxillama show-config`")
-    group.add_argument("--kv-type", default="f16", metavar="TYPE", help="f16 (default), f32 or q8_0")
+    group.add_argument("--kv-type", default="f16", metavar="TYPE", help="f16 (default), f32, q8_0 or q4_0")
     group.add_argument("--kv-budget", metavar="SIZE", help="memory for keys and values, as 800M or 4G")
     group.add_argument("--chunk-size", type=int, default=512, metavar="N", help="tokens of a step; default 512")
     group.add_argument("--no-repack", action="store_true", help="leave the weights as they are in the file")

@@ -26,7 +26,7 @@ FIELDS = {
     "rope.original_context": "yarn_orig_ctx",
     **{f"rope.{name}": f"yarn_{name}" for name in ("ext_factor", "attn_factor", "beta_fast", "beta_slow")},
 }
-_KV_TYPES = {None: "f16", 0: "f32", 1: "f16", 8: "q8_0"}
+_KV_TYPES = {None: "f16", 0: "f32", 1: "f16", 2: "q4_0", 8: "q8_0"}
 _SCALINGS = {-1: None, 0: "none", 1: "linear", 2: "yarn", 3: "longrope"}
 _GPU = "there is no GPU"
 
@@ -86,8 +86,8 @@ CONSTRUCTOR: tuple[Keyword, ...] = (
     _is("chat_handler", None, "a function with the keywords of `create_chat_completion`, and `llama`"),
     _is("draft_model", None, "a `LlamaDraftModel`; texts are the same, sooner; `generate` does without"),
     _is("tokenizer", None, "a `BaseLlamaTokenizer` for `tokenize`, `detokenize` and prompts"),
-    _is("type_k", None, "F16, F32 or Q8_0, the same as type_v"),
-    _is("type_v", None, "F16, F32 or Q8_0, the same as type_k"),
+    _is("type_k", None, "F16, F32, Q8_0 or Q4_0, the same as type_v"),
+    _is("type_v", None, "F16, F32, Q8_0 or Q4_0, the same as type_k"),
     _is("spm_infill", False, "with `suffix`: the suffix comes first in the prompt"),
     _accepts("verbose", True, "nothing is printed; the logger `oxillama` has what there is to say"),
     _accepts("f16_kv", True, "of old versions: `type_k`"),
@@ -130,7 +130,10 @@ def _kv_type(given: dict[str, Any]) -> str:
     k, v = given["type_k"], given["type_v"]
     for name, value in (("type_k", k), ("type_v", v)):
         if value not in _KV_TYPES:
-            raise ConfigError(f"{name} must be GGML_TYPE_F32 (0), GGML_TYPE_F16 (1) or GGML_TYPE_Q8_0 (8), not {value}")
+            raise ConfigError(
+                f"{name} must be GGML_TYPE_F32 (0), GGML_TYPE_F16 (1), GGML_TYPE_Q4_0 (2) or GGML_TYPE_Q8_0 (8), not "
+                f"{value}"
+            )
     if _KV_TYPES[k] != _KV_TYPES[v]:
         raise ConfigError(f"type_v must be that of type_k ({k}), not {v}: keys and values are stored alike")
     return _KV_TYPES[k]

@@ -34,7 +34,7 @@ cdef extern from "ox_kernels.h" nogil:
         int32_t accumulate
 
     ctypedef enum ox_kv_type:
-        OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, OX_N_KV_TYPES
+        OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, OX_KV_Q4_0, OX_N_KV_TYPES
 
     size_t ox_k_panel_bytes(ox_kv_type type, size_t dim)
     size_t ox_v_panel_bytes(ox_kv_type type, size_t dim)

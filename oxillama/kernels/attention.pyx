@@ -11,7 +11,7 @@ import numpy as np
 from oxillama.errors import ConfigError
 
 from oxillama.kernels._table cimport (
-    OX_ATTN_SPAN, OX_ATTN_TILE, OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, ox_attn_args, ox_attn_bias, ox_attn_end,
+    OX_ATTN_SPAN, OX_ATTN_TILE, OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, OX_KV_Q4_0, ox_attn_args, ox_attn_bias, ox_attn_end,
     ox_attn_first, ox_attn_scratch, ox_attn_state, ox_k_panel_bytes, ox_kernels, ox_kv_type, ox_v_panel_bytes, table,
 )
 from oxillama.kernels._team cimport ATTENTION, STORE, Team, region
@@ -22,7 +22,7 @@ from oxillama.kernels._cores import default_num_threads
 
 cdef const ox_kernels *K = table()
 
-KV_TYPES = {"f32": OX_KV_F32, "f16": OX_KV_F16, "q8_0": OX_KV_Q8_0}
+KV_TYPES = {"f32": OX_KV_F32, "f16": OX_KV_F16, "q8_0": OX_KV_Q8_0, "q4_0": OX_KV_Q4_0}
 
 cdef enum:
     TASK_ROWS = 64          # query heads that share the loads of keys and values
@@ -49,9 +49,10 @@ cdef class KvSlab:
     """Keys and values of one layer: blocks of ``block_tokens`` tokens for any number of sequences.
 
     ``k`` and ``v`` are the stored bytes, uint8 [n_blocks, n_heads, bytes of a block of one head], which start at zero;
-    their layout is that of ``ox_kv_type`` in ``ox_kernels.h``. ``kv_type`` is "f32", "f16" or "q8_0": 8-bit codes with
-    a half-precision scale for each 32 values of a token, dimensions rounded up to 32. ``windowed``: of the two block
-    tables of a span, its blocks stand in the second, which need not reach back beyond the layer's window.
+    their layout is that of ``ox_kv_type`` in ``ox_kernels.h``. ``kv_type`` is "f32", "f16", "q8_0" or "q4_0": codes of
+    8 or 4 bits with a half-precision scale for each 32 values of a token, dimensions rounded up to 32. ``windowed``:
+    of the two block tables of a span, its blocks stand in the second, which need not reach back beyond the layer's
+    window.
     """
 
     def __init__(self, str kv_type, int n_blocks, int n_heads, int block_tokens, int k_dim, v_dim=None,

@@ -38,6 +38,10 @@ PANEL = 16  # tokens
 # Consecutive panels from which on a run is written from the cache without a copy: each run costs a system call.
 LEAST_RUN = 4
 FLOATS = {"f16": np.float16, "f32": np.float32}
+# Bytes of the codes of 32 values, before whose scales they stand.
+CODED = {"q8_0": 32, "q4_0": 16}
+# What codes of four bits stand for: `ox_codes_kv` in csrc/scalar/four_bits.h.
+FOUR_BITS = np.array([-127, -98, -77, -59, -44, -31, -18, -6, 6, 18, 31, 44, 59, 77, 98, 127], np.float32)
 
 Pair = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
@@ -164,21 +168,21 @@ def restore_kv(slab: KvSlab, table: Sequence[int], first: int, pair: Pair) -> No
 
 def _clear(slab: KvSlab, k: NDArray[np.uint8], v: NDArray[np.uint8], n_tokens: int) -> None:
     """Zeros after the first n_tokens of a panel, [heads, bytes] of keys and of values."""
-    if slab.kv_type == "q8_0":
-        for _, scales in (_codes(k), _codes(v)):
-            scales[..., n_tokens:] = 0
-        _codes(k)[0].reshape(slab.n_heads, -1, PANEL, 4)[:, :, n_tokens:] = 0
+    if slab.kv_type in CODED:
+        (k_codes, k_scales), (v_codes, v_scales) = _codes(slab, k), _codes(slab, v)
+        k_scales[..., n_tokens:] = v_scales[..., n_tokens:] = 0
+        k_codes.reshape(slab.n_heads, -1, PANEL, 4)[:, :, n_tokens:] = 0
         later = np.arange(PANEL).reshape(4, 4) >= n_tokens
-        _codes(v)[0].reshape(slab.n_heads, 4, -1, 4).swapaxes(2, 3)[:, later] = 0
+        v_codes.reshape(slab.n_heads, 4, -1, 4).swapaxes(2, 3)[:, later] = 0
         return
     dtype = FLOATS[slab.kv_type]
     k.view(dtype).reshape(slab.n_heads, -1, PANEL)[..., n_tokens:] = 0
     v.view(dtype).reshape(slab.n_heads, PANEL, -1)[:, n_tokens:] = 0
 
 
-def _codes(panels: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.float16]]:
-    """Views of 8-bit panels [..., bytes]: codes [..., codes], and scales [..., 32 dimensions each, tokens]."""
-    n = panels.shape[-1] // 34 * 32
+def _codes(slab: KvSlab, panels: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.float16]]:
+    """Views of coded panels [..., bytes]: codes [..., bytes], and scales [..., 32 dimensions each, tokens]."""
+    n = panels.shape[-1] // (CODED[slab.kv_type] + 2) * CODED[slab.kv_type]
     scales = panels[..., n:].view(np.float16)
     return panels[..., :n], scales.reshape(*scales.shape[:-1], -1, PANEL)
 
@@ -186,16 +190,17 @@ def _codes(panels: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.flo
 def values_of(slab: KvSlab, pair: Pair, n_tokens: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Values of panels from the first token on: keys float32 [n_tokens, heads, k_dim], values [..., v_dim]."""
     (k, v), n, heads = pair, len(pair[0]), slab.n_heads
-    if slab.kv_type == "q8_0":
-        (k_codes, k_scales), (v_codes, v_scales) = _codes(k), _codes(v)
-        keys = k_codes.reshape(n, heads, -1, PANEL, 4).transpose(0, 3, 1, 2, 4).astype(np.float32) - 128
-        values = v_codes.view(np.int8).reshape(n, heads, 4, -1, 4).transpose(0, 2, 4, 1, 3).astype(np.float32)
-        pairs = [(keys, k_scales), (values, v_scales)]
-        keys, values = (
-            codes.reshape(n * PANEL, heads, -1)
-            * np.repeat(scales.transpose(0, 3, 1, 2).astype(np.float32).reshape(n * PANEL, heads, -1), 32, axis=-1)
-            for codes, scales in pairs
-        )
+    if slab.kv_type in CODED:
+        (k_codes, k_scales), (v_codes, v_scales) = _codes(slab, k), _codes(slab, v)
+        if slab.kv_type == "q8_0":
+            keys = k_codes.reshape(n, heads, -1, PANEL, 4).transpose(0, 3, 1, 2, 4).astype(np.float32) - 128
+            values = v_codes.view(np.int8).reshape(n, heads, 4, -1, 4).transpose(0, 2, 4, 1, 3).astype(np.float32)
+        else:
+            keys = _halves(k_codes.reshape(n, heads, -1, 4, PANEL, 4), 3).transpose(0, 5, 1, 2, 3, 4, 6)
+            values = _halves(v_codes.reshape(n, heads, 4, -1, 16, 4), 4).transpose(0, 2, 6, 1, 3, 4, 5)
+        keys, values = _scaled(keys, k_scales), _scaled(values, v_scales)
+        if slab.kv_type == "q4_0":
+            keys, values = _rotated(keys), _rotated(values)
     else:
         dtype = FLOATS[slab.kv_type]
         keys = k.view(dtype).reshape(n, heads, -1, PANEL).transpose(0, 3, 1, 2).reshape(n * PANEL, heads, -1)
@@ -204,6 +209,28 @@ def values_of(slab: KvSlab, pair: Pair, n_tokens: int) -> tuple[NDArray[np.float
         np.ascontiguousarray(keys[:n_tokens, :, : slab.k_dim], np.float32),
         np.ascontiguousarray(values[:n_tokens, :, : slab.v_dim], np.float32),
     )
+
+
+def _halves(codes: NDArray[np.uint8], axis: int) -> NDArray[np.float32]:
+    """What both halves of bytes stand for, along a new axis."""
+    return FOUR_BITS[np.stack([codes & 15, codes >> 4], axis)]
+
+
+def _scaled(codes: NDArray[np.float32], scales: NDArray[np.float16]) -> NDArray[np.float32]:
+    """Codes [panels, ... tokens, heads, ... dimensions] times their scales: [tokens, heads, dimensions]."""
+    n, heads = len(scales) * PANEL, scales.shape[1]
+    each = scales.transpose(0, 3, 1, 2).astype(np.float32).reshape(n, heads, -1)
+    return codes.reshape(n, heads, -1) * np.repeat(each, 32, axis=-1)
+
+
+def _rotated(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[..., dimensions] as `ox_rotate` in ``csrc/scalar/four_bits.h`` turns them, there and back."""
+    run = min(x.shape[-1] & -x.shape[-1], 256)
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < run:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    turned: NDArray[np.float32] = (x.reshape(-1, run) @ (matrix / np.sqrt(np.float32(run)))).reshape(x.shape)
+    return turned
 
 
 def panels_of(slab: KvSlab, keys: NDArray[np.float32], values: NDArray[np.float32]) -> Pair:

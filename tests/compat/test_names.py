@@ -115,7 +115,8 @@ def test_accepted_settings_change_nothing(model):
     ("settings", "message"),
     [
         ({"type_k": 8}, "type_v must be that of type_k"),
-        ({"type_k": 2, "type_v": 2}, "type_k must be GGML_TYPE_F32"),
+        ({"type_k": 2}, "type_v must be that of type_k"),
+        ({"type_k": 3, "type_v": 3}, "type_k must be GGML_TYPE_F32"),
         ({"yarn_orig_ctx": 5}, "yarn_orig_ctx must be left out"),
         ({"rope_scaling_type": 1}, "rope_freq_scale must be given"),
         ({"n_ctx": -1}, "n_ctx must be from"),

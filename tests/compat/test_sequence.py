@@ -242,3 +242,5 @@ def test_rope_and_sizes():
         assert (config.scaling, config.factor, config.freq_base, model.n_ctx()) == ("linear", 2.0, 5e4, 1024)
     with llama_cpp.Llama(shipped_model(), type_k=8, type_v=8, n_threads=1) as model:
         assert (model.engine.config.kv_type, model.n_threads, model.n_batch) == ("q8_0", 1, 512)
+    with llama_cpp.Llama(shipped_model(), type_k=2, type_v=llama_cpp.GGML_TYPE_Q4_0) as model:
+        assert model.engine.config.kv_type == "q4_0"

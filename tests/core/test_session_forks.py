@@ -61,7 +61,7 @@ def test_a_session_may_keep_to_itself(how):
 
 
 def test_what_is_cached_says_how_it_is_stored():
-    for kv_type in ("f16", "q8_0"):
+    for kv_type in ("f16", "q8_0", "q4_0"):
         engine = make_engine(kv_type=kv_type)
         engine.generate([3] * 20, max_tokens=1, cache_salt="s")
         engine.prefill([3] * 20)

@@ -28,22 +28,23 @@ CONTEXT = 160
 MAX_STEPS = 20_000  # more than all rules of an example can need, each token sent back many times
 # Prompts begin with one of these, so that many begin alike.
 BEGINNINGS = [[(7 * i + 3 * j) % 29 + 3 for i in range(CONTEXT)] for j in range(2)]
-# Attention, states, and both; windows alone, and beside attention to all.
-NAMES = ("llama", "mamba", "jamba", "llama-window", "gemma2")
+# Attention, states, and both; windows alone, and beside attention to all, with a type of KV.
+NAMES = ("llama", "mamba", "jamba", "llama-window", "gemma2", "gemma2 q4_0")
 WINDOW = 20
 
 
 @functools.cache
 def model_of(name):
     with tempfile.TemporaryDirectory() as folder:
-        path = tiny(name, Path(folder), Shape(window=WINDOW))
+        path = tiny(name.split()[0], Path(folder), Shape(window=WINDOW))
         with gguf.open(path) as file:
             return load_model(file, num_threads=2)
 
 
 def engine_of(name, n_blocks, n_slots, n_windowed, num_threads=1, **fields):
     model = model_of(name)
-    config = EngineConfig(kv_block_size=BLOCK, **fields)
+    kv_type = name.split()[1] if " " in name else "f16"
+    config = EngineConfig(kv_block_size=BLOCK, kv_type=kv_type, **fields)
     kept = [shape for layer in model.spec.states for shape in layer]
     window = largest_window(model.spec.states)
     sizes = {
@@ -51,7 +52,7 @@ def engine_of(name, n_blocks, n_slots, n_windowed, num_threads=1, **fields):
         "n_slots": n_slots * any(isinstance(s, RecurrentShape) for s in kept),
         "n_windowed": n_windowed * (window > 0),
     }
-    runner = Runner(model, num_threads=num_threads, kv_block_size=BLOCK, **sizes)
+    runner = Runner(model, num_threads=num_threads, kv_type=kv_type, kv_block_size=BLOCK, **sizes)
     return Engine(
         config, parts=EngineParts(runner, Letters(), model.spec, CONTEXT, **sizes, window=window, sampling=PENALISED)
     )

@@ -61,7 +61,7 @@ def test_logits_against_the_twin(model, path):
     assert np.abs(got - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
 def test_chunks_and_blocks_give_equal_bits(model, kv_type):
     (ids, text) = prompts_of(2, 50, 40)
     whole = engine_of(model, kv_type=kv_type).forward_logits(ids, decoder_tokens=text)

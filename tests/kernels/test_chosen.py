@@ -105,7 +105,7 @@ def test_against_float64(case, kv_type):
     assert np.abs(s.run([s.n]) - s.expected()).max() < BOUND[kv_type]
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("case", CASES)
 def test_chunks_and_threads_give_equal_bits(case, kv_type):
     s = Chosen(**CASES[case], kv_type=kv_type)

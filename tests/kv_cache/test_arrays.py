@@ -20,6 +20,8 @@ from oxillama.layer_state import KvShape, RecurrentShape
         ("q8_0", 20, 20, 34 + 34),
         ("f16", 192, 128, 2 * (192 + 128)),
         ("q8_0", 576, 512, (18 + 16) * 34),
+        ("q4_0", 64, 64, 72),
+        ("q4_0", 20, 80, 18 + 3 * 18),
     ],
 )
 def test_block_bytes(kv_type, k_dim, v_dim, per_token):

@@ -7,6 +7,7 @@ from oxillama.kernels.attention import KV_TYPES, KvSlab, store
 from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.rows import Workspace
 from oxillama.kv_cache.kv_io import hold_kv, n_panels, panel_shapes, panels_of, restore_kv, save_kv, values_of
+from tests.kernels.paged_attention import normal, stored_in_four_bits
 
 HEADS, K_DIM, V_DIM = 2, 12, 20
 
@@ -111,14 +112,14 @@ def test_the_last_panel_has_no_values_of_other_sequences(kv_type, n_tokens):
 def test_values_of_panels_round_trip(kv_type):
     n_tokens = 37
     rng = np.random.default_rng(5)
-    keys = rng.standard_normal((n_tokens, HEADS, K_DIM)).astype(np.float32)
-    values = rng.standard_normal((n_tokens, HEADS, V_DIM)).astype(np.float32)
+    keys, values = normal(rng, (n_tokens, HEADS, K_DIM)), normal(rng, (n_tokens, HEADS, V_DIM))
     slab = slab_of(kv_type)
     found = values_of(slab, save_kv(slab, stored(slab, keys, values, n_tokens), 0, n_tokens), n_tokens)
     # Half of the last place: 2^-11 of a half; of 8 bits, half of the largest value's 127th, and a half's error of that.
-    bound = {"f32": 0.0, "f16": 2.0**-11, "q8_0": 0.51 / 127 + 2.0**-11}[kv_type]
+    bound = {"f32": 0.0, "f16": 2.0**-11, "q8_0": 0.51 / 127 + 2.0**-11, "q4_0": 1e-6}[kv_type]
     for a, b in zip(found, (keys, values), strict=True):
-        assert np.abs(a - b).max() <= bound * np.abs(b).max()
+        kept = stored_in_four_bits(b) if kv_type == "q4_0" else b
+        assert np.abs(a - kept).max() <= bound * np.abs(b).max()
     if kv_type == "f32":
         assert all(
             np.array_equal(a, b)

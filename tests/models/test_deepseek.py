@@ -133,7 +133,7 @@ def test_logits(tmp_path, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("kv_type", ["f32", "q8_0"])
+@pytest.mark.parametrize("kv_type", ["f32", "q8_0", "q4_0"])
 def test_chunks_threads_and_repacking_give_equal_bits(tmp_path, shape, kv_type):
     path = written(tmp_path, keys_of(shape), tensors_of(shape))
     whole = logits(path, threads=1, kv_type=kv_type)

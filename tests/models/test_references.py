@@ -64,7 +64,7 @@ def test_quantised_logits_are_as_near_as_llama_cpp(name):
 
 
 @pytest.mark.sweep(53)
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("name", MODELS + QUANTIZED)
 def test_chunks_threads_and_repacking_give_equal_bits(name, kv_type):
     tokens = tokens_of(name)

@@ -9,9 +9,9 @@ from tests.snapshot.models import load, tokens_of, told
 from tests.snapshot.served import options, say
 
 
-@pytest.mark.parametrize("name", ["llama", "jamba", "gemma3", "mamba2", "q8_0"])
+@pytest.mark.parametrize("name", ["llama", "jamba", "gemma3", "mamba2", "q8_0", "q4_0"])
 def test_a_resumed_conversation_computes_only_new_tokens(name, tmp_path):
-    model, fields = ("llama", {"kv_type": "q8_0"}) if name == "q8_0" else (name, {})
+    model, fields = ("llama", {"kv_type": name}) if name in ("q8_0", "q4_0") else (name, {})
     with load(model, **fields) as engine, load(model, num_threads=2, **fields) as other:
         said, talk = tokens_of(engine, 20), engine.conversation()
         for turn in range(3):

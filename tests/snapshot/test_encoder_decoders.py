@@ -41,7 +41,7 @@ def saved(engine):
     return data
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0", "q4_0"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_request_saved_after_every_token_goes_on(name, kv_type):
     with engine_of(name, kv_type=kv_type) as engine, engine_of(name, kv_type=kv_type, num_threads=2) as other:

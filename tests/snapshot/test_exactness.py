@@ -55,7 +55,7 @@ def test_results_depend_on_every_saved_array(name):
 
 
 @pytest.mark.sweep(7)
-@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0", "q4_0"])
 @pytest.mark.parametrize("name", KINDS)
 def test_sessions_of_every_length_resume_with_the_same_bits(name, kv_type):
     with load(name, kv_type=kv_type) as engine, load(name, kv_type=kv_type, kv_block_size=64) as other:

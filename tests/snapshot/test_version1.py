@@ -114,7 +114,7 @@ def test_a_session_written_again_has_the_same_fields(tmp_path):
     assert EngineV1.decode(later.snapshot_bytes(format=1)).tokens == []
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0", "q4_0"])
 @pytest.mark.parametrize("name", ["llama", "phi3", "gpt2", "bloom"])
 def test_our_sessions_are_written_as_version_1(name, kv_type):
     with load(name, kv_type=kv_type) as engine, load(name, kv_type="f32") as other:

@@ -35,7 +35,7 @@ def test_one_batch_of_all_adapters_with_and_without_drafts(engine, texts_alone):
     assert engine.metrics_snapshot().spec_accepted > 200
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_logprobs_are_the_same_bits_with_drafts(kv_type, num_threads):
     wanted = {"max_tokens": 48, "seed": 3, "logprobs": 3, "prompt_logprobs": 1, "temperature": 0.9}

@@ -13,7 +13,9 @@ The sections beside ``state``, of which those without a use are left out:
 
 A panel of keys as floats is [k_dim, 16 tokens], of values [16 tokens, v_dim, padded to 16]. With ``q8_0`` codes come
 first and then scales, f16 [dimensions / 32, 16 tokens]: codes of keys u8 [k_dim / 4, 16 tokens, 4], 128 too large;
-those of values i8 [4, v_dim, 4], where the first and the last number the tokens. What no token fills is zero.
+those of values i8 [4, v_dim, 4], where the first and the last number the tokens. With ``q4_0`` a byte has two codes, of
+dimensions i and i + 16 of a chunk of 32: keys [k_dim / 32, 4, 16 tokens, 4], values [4, v_dim / 32, 16, 4]; the vectors
+that they stand for are rotated (``csrc/scalar/four_bits.h``). What no token fills is zero.
 
 ``state`` is one object: ``kind`` (session, conversation, text, or texts, beams and speculative, whose sections are
 whole snapshots), ``written_by``, ``tier``; ``model``: arch, path, hub, fingerprint, tokenizer; ``engine``:

@@ -57,13 +57,13 @@ static const float *attend(const ox_kernels *t, ox_attn_args a, int first, int n
 }
 
 /* Six times the deviation of what rounds: scores, sums of products of -1 to 1, as many half units as they have terms of
- * a third; soft-caps; exponentials and corrections; sums over keys. Weights of 8-bit values have 14 bits, so that each of
+ * a third; soft-caps; exponentials and corrections; sums over keys. Weights of coded values have 14 bits, so that each of
  * a tile's 64 keys is off by 0.29 units of the largest weight (values are at most 1). */
 static double bound_of(const ox_attn_args *a)
 {
     double keys = (double)(ox_attn_end(a, a->pos + a->n_queries - 1) - ox_attn_first(a, a->pos));
     double halves = a->k_dim * (double)a->scale / 3 + (double)a->softcap + 4 + sqrt(keys) / 4;
-    return 6 * 0x1p-24 * halves + (a->kv_type == OX_KV_Q8_0 ? 6 * 8 * 0.29 / 16383 : 0);
+    return 6 * 0x1p-24 * halves + (ox_kv_coded(a->kv_type) ? 6 * 8 * 0.29 / 16383 : 0);
 }
 
 static void compare(const ox_kernels *scalar, const ox_kernels *t, const ox_attn_args *a)
@@ -85,7 +85,7 @@ static void compare(const ox_kernels *scalar, const ox_kernels *t, const ox_attn
 
 static void check_shape(const ox_kernels *scalar, const ox_kernels *t, const shape *s, int kv_type)
 {
-    static const char *names[OX_N_KV_TYPES] = {"f32", "f16", "q8_0"};
+    static const char *names[OX_N_KV_TYPES] = {"f32", "f16", "q8_0", "q4_0"};
     static float q[20 * MAX_GROUP * 128], slopes[MAX_GROUP], sinks[MAX_GROUP];
     static float bias[MAX_GROUP * (2 * (MAX_FAR + OX_ATTN_TILE) - 1)];
     size_t n_bias = (size_t)s->group * ox_attn_bias(s->far);
