@@ -30,6 +30,36 @@ INLINE void eight_words(const uint8_t *src, size_t stride, __m256i w[8])
     four_words(src + 16, stride, w + 4);
 }
 
+/* As many as there are rows. */
+INLINE void turn_words(const uint8_t *src, size_t stride, __m256i w[8]) { eight_words(src, stride, w); }
+
+/* Columns v and v + 8 of 16 halves, of all eight rows, in w[v]. */
+INLINE void turn_halves(const uint8_t *src, size_t stride, __m256i w[8])
+{
+    __m256i x[8], y[8];
+    for (int r = 0; r < 8; r += 2) {
+        __m256i a = _mm256_loadu_si256((const __m256i *)(src + (size_t)r * stride));
+        __m256i b = _mm256_loadu_si256((const __m256i *)(src + (size_t)(r + 1) * stride));
+        x[r] = _mm256_unpacklo_epi16(a, b);
+        x[r + 1] = _mm256_unpackhi_epi16(a, b);
+    }
+    for (int r = 0; r < 8; r += 4)
+        for (int high = 0; high < 2; high++) {
+            y[r + 2 * high] = _mm256_unpacklo_epi32(x[r + high], x[r + 2 + high]);
+            y[r + 2 * high + 1] = _mm256_unpackhi_epi32(x[r + high], x[r + 2 + high]);
+        }
+    for (int v = 0; v < 4; v++) {
+        w[2 * v] = _mm256_unpacklo_epi64(y[v], y[v + 4]);
+        w[2 * v + 1] = _mm256_unpackhi_epi64(y[v], y[v + 4]);
+    }
+}
+
+/* Of what it gives, column j as floats. */
+INLINE __m256 column_halves(const __m256i *w, int j)
+{
+    return _mm256_cvtph_ps(j < 8 ? _mm256_castsi256_si128(w[j]) : _mm256_extracti128_si256(w[j - 8], 1));
+}
+
 INLINE void store(void *dst, __m256i x) { _mm256_storeu_si256((__m256i *)dst, x); }
 
 /* Bytes of words: byte i of the words of eight rows to the eight bytes at dst + 16 * i. */

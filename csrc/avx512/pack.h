@@ -54,6 +54,63 @@ INLINE void eight_words(const uint8_t *src, size_t stride, __m512i w[8])
     }
 }
 
+#define EACH(i, n, step) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i += (step))
+
+/* As many as there are rows. */
+INLINE void turn_words(const uint8_t *src, size_t stride, __m512i w[16])
+{
+    __m512i x[16];
+    EACH(r, 16, 4) { /* words r, r + 4, r + 8 and r + 12 of four rows */
+        __m512i a = _mm512_loadu_si512(src + (size_t)r * stride), b = _mm512_loadu_si512(src + (size_t)(r + 1) * stride);
+        __m512i c = _mm512_loadu_si512(src + (size_t)(r + 2) * stride), d = _mm512_loadu_si512(src + (size_t)(r + 3) * stride);
+        __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+        __m512i AB = _mm512_unpackhi_epi32(a, b), CD = _mm512_unpackhi_epi32(c, d);
+        x[r] = _mm512_unpacklo_epi64(ab, cd);
+        x[r + 1] = _mm512_unpackhi_epi64(ab, cd);
+        x[r + 2] = _mm512_unpacklo_epi64(AB, CD);
+        x[r + 3] = _mm512_unpackhi_epi64(AB, CD);
+    }
+    EACH(v, 4, 1) {
+        __m512i a = _mm512_shuffle_i32x4(x[v], x[v + 4], 0x88), b = _mm512_shuffle_i32x4(x[v + 8], x[v + 12], 0x88);
+        __m512i A = _mm512_shuffle_i32x4(x[v], x[v + 4], 0xdd), B = _mm512_shuffle_i32x4(x[v + 8], x[v + 12], 0xdd);
+        w[v] = _mm512_shuffle_i32x4(a, b, 0x88);
+        w[v + 4] = _mm512_shuffle_i32x4(A, B, 0x88);
+        w[v + 8] = _mm512_shuffle_i32x4(a, b, 0xdd);
+        w[v + 12] = _mm512_shuffle_i32x4(A, B, 0xdd);
+    }
+}
+
+/* Columns v, v + 8, v + 16 and v + 24 of 32 halves: of eight rows in w[v], of the other eight in w[v + 8]. */
+INLINE void turn_halves(const uint8_t *src, size_t stride, __m512i w[16])
+{
+    EACH(first, 16, 8) {
+        __m512i x[8], y[8];
+        EACH(r, 8, 2) {
+            __m512i a = _mm512_loadu_si512(src + (size_t)(first + r) * stride);
+            __m512i b = _mm512_loadu_si512(src + (size_t)(first + r + 1) * stride);
+            x[r] = _mm512_unpacklo_epi16(a, b);
+            x[r + 1] = _mm512_unpackhi_epi16(a, b);
+        }
+        EACH(r, 8, 4)
+            EACH(high, 2, 1) {
+                y[r + 2 * high] = _mm512_unpacklo_epi32(x[r + high], x[r + 2 + high]);
+                y[r + 2 * high + 1] = _mm512_unpackhi_epi32(x[r + high], x[r + 2 + high]);
+            }
+        EACH(v, 4, 1) {
+            w[first + 2 * v] = _mm512_unpacklo_epi64(y[v], y[v + 4]);
+            w[first + 2 * v + 1] = _mm512_unpackhi_epi64(y[v], y[v + 4]);
+        }
+    }
+}
+
+/* Of what it gives, column j as floats. */
+INLINE __m512 column_halves(const __m512i *w, int j)
+{
+    const int lane = j / 8 * 2;
+    const __m512i lanes = _mm512_setr_epi64(lane, lane + 1, 8 + lane, 9 + lane, 0, 0, 0, 0);
+    return _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_permutex2var_epi64(w[j % 8], lanes, w[8 + j % 8])));
+}
+
 INLINE void store(void *dst, __m512i x) { _mm512_storeu_si512(dst, x); }
 
 /* Bytes of words: byte i of the words of sixteen rows to the sixteen bytes at dst + 16 * i. */

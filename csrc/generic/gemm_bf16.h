@@ -3,8 +3,11 @@
  * values are padded with a zero, as are panels. */
 #include "q8.h"
 #include "float.h"
+#include "rows_float.h"
 
 GEMM_FLOAT(pairs, (a->k + 1) / 2, 64, 0, step_F32, vf_dot_bf16)
+
+GEMM_ROWS_FLOAT(pairs, turn_words, column_words, vf_dot_bf16, VL, 2, 2)
 
 static void round_bf16(const float *x, void *rounded_row, int64_t k)
 {
@@ -24,4 +27,5 @@ static void fill_bf16(ox_kernels *t)
 {
     t->round_bf16 = round_bf16;
     t->gemm_bf16 = gemm_pairs;
+    t->gemm_bf16_rows = gemm_rows_pairs;
 }

@@ -5,19 +5,21 @@
 #include "q8_words.h"
 #include "q8_grid.h"
 #include "stored.h"
+#include "few_rows.h"
 
 /* One block of the rows of a half (or whole) of a panel, from chunk i on, and requests for as many bytes at `next`. */
 typedef void block_fn(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc);
 
-/* Asks for what comes next, one of `shares` of it: rows are more streams than the hardware prefetches. For the next panel,
- * AHEAD of where it would be read, to the second-level cache, since the first one loses it before it is used; for the next
- * block of some rows to the first one, without which one row of Q6_K took 1.3 times as long. A chunk's share at a time,
- * since those of a whole block would fill the core's miss buffers. */
+/* Asks for what comes next, a chunk's share at a time, since requests for a whole block would fill the core's miss buffers:
+ * of the next panel, and for the first-level cache of the next block of some rows, without which one row of Q6_K took 1.3
+ * times as long. */
 INLINE void fetch_share(const uint8_t *s, size_t stride, const uint8_t *next, int64_t block, int share, int shares)
 {
     const int64_t n = VL * block / shares;
+    if (share == 0)
+        fetch_page(next);
     UNROLL for (int64_t at = 0; at < n; at += 64)
-        __builtin_prefetch(next + AHEAD + share * n + at, 0, 2);
+        fetch_line(next + share * n + at);
     if (block >= 32) /* smaller ones would ask for each line several times */
         for (int r = 0; r < VL / shares; r++)
             UNROLL for (int64_t at = 0; at < block; at += 64)
@@ -139,7 +141,8 @@ INLINE void block_Q8_0(const uint8_t *s, size_t stride, const uint8_t *next, con
 {
     chunk c;
     fetch_share(s, stride, next, sizeof(ox_q8_0), 0, 1);
-    eight_words(s + 2, stride, c.w);
+    four_words(s + 2, stride, c.w); /* with eight_words(), 1.2 times as long on Zen 5: other formats gain by it */
+    four_words(s + 18, stride, c.w + 4);
     UNROLL for (int v = 0; v < 8; v++)
         c.w[v] = vb_xor(c.w[v], vb_set1((char)BYTE_SIGN));
     c.scale = vf_of_halves(s, stride);
@@ -245,21 +248,11 @@ INLINE void tile_rows(const ox_gemm_args *a, block_fn *add_block, int64_t bytes,
     }
 }
 
-/* Of more tokens at a time compilers would take long, and a panel in memory costs each of them less. */
-#define ROWS_TILE 4
-#define EACH_ROWS_TILE(f, ...) f(1, __VA_ARGS__) f(2, __VA_ARGS__) f(3, __VA_ARGS__) f(4, __VA_ARGS__)
 #define TILE_ROWS(T, name, block, chunks) \
     APART tile_##T##_##name(const ox_gemm_args *a, int64_t t0) { tile_rows(a, block_##name, sizeof(block), chunks, t0, T); }
-#define CALL_ROWS_TILE(T, name) case T: tile_##T##_##name(a, t); break;
-#define GEMM_ROWS(name, block, chunks)                                           \
-    EACH_ROWS_TILE(TILE_ROWS, name, block, chunks)                               \
-    static void gemm_rows_##name(const ox_gemm_args *a)                          \
-    {                                                                            \
-        for (int64_t t = 0; t < a->n_tokens; t += ROWS_TILE)                     \
-            switch (a->n_tokens - t < ROWS_TILE ? a->n_tokens - t : ROWS_TILE) { \
-            EACH_ROWS_TILE(CALL_ROWS_TILE, name)                                 \
-            }                                                                    \
-    }
+#define GEMM_ROWS(name, block, chunks)            \
+    EACH_ROWS_TILE(TILE_ROWS, name, block, chunks) \
+    IN_ROWS_TILES(name)
 
 GEMM_ROWS(Q4_0, ox_q4_0, 1)
 GEMM_ROWS(Q4_1, ox_q4_1, 1)

@@ -146,6 +146,7 @@ cdef extern from "ox_kernels.h" nogil:
         void (*quantise_q8)(const float *x, void *row, int64_t k, int64_t first, int64_t n) noexcept nogil
         void (*round_bf16)(const float *x, void *row, int64_t k) noexcept nogil
         ox_gemm_fn gemm_bf16
+        ox_gemm_fn gemm_bf16_rows
         void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps) noexcept nogil
         void (*layer_norm)(const float *x, const float *w, const float *b, float *y, int64_t n,
                            float eps) noexcept nogil

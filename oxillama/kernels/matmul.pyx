@@ -42,7 +42,7 @@ cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) exc
     j.packed = w.packed + <size_t>(expert * w.n_panels) * w.panel_bytes if w.packed != NULL else NULL
     j.raw = w.raw + <size_t>(expert * w.n_out) * w.row_bytes if w.raw != NULL else NULL
     j.panel_bytes, j.row_bytes, j.kernel, j.gemm = w.panel_bytes, w.row_bytes, w.kernel, w.gemm
-    j.gemm_rows = K.gemm_rows[w.kernel]
+    j.gemm_rows = K.gemm_bf16_rows if w.rounds else K.gemm_rows[w.kernel]
     j.n_in, j.n_out, j.n_panels, j.n_tokens = w.n_in, w.n_out, w.n_panels, n_tokens
     j.integer = w.integer
     j.in_panels = w.pager is not None and w.pages_in_panels

@@ -1,5 +1,6 @@
 """Dequantising and quantising against ggml's own blocks, and what is refused."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -85,15 +86,54 @@ def test_matrices_of_any_formats_share_an_input(n):
         assert all((a == b).all() for a, b in zip(alone, together, strict=True))
 
 
-@pytest.mark.parametrize("type", [f for f in _table.writable_formats() if f not in ("F32", "F16", "BF16")])
+def at_address(data, past_line):
+    """A copy of the bytes that begins so many behind a multiple of 64, and ends where its memory does."""
+    memory = np.empty(data.nbytes + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + past_line
+    memory[start : start + data.nbytes] = data
+    return memory[start : start + data.nbytes]
+
+
+@pytest.mark.parametrize("type", _table.writable_formats())
 def test_rows_as_stored_give_the_bits_of_panels(type):
     """Some numbers of rows go through panels on the way and others don't; the last 7 rows are no whole panel."""
     rng = np.random.default_rng(1)
     stored = quantize(rng.standard_normal((55, 768)), type)
-    packed, mapped = (Matrix(stored, type, (55, 768), repack=repack) for repack in (True, False))
-    for n in range(1, 11):
+    packed = Matrix(stored, type, (55, 768))
+    for n, past_line in itertools.product(range(1, 11), (0, 32)):
+        mapped = Matrix(at_address(stored, past_line), type, (55, 768), repack=False)
         x = Workspace(1).from_array(rng.standard_normal((n, 768)))
-        assert (linear(x, packed).numpy() == linear(x, mapped).numpy()).all(), n
+        assert (linear(x, packed).numpy() == linear(x, mapped).numpy()).all(), (n, past_line)
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize("type", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("n_in", [1, 15, 16, 24, 31, 32, 33, 48, 67, 96, 112, 130, 320])
+def test_float_rows_of_any_width_and_address_give_the_bits_of_panels(type, n_in, rounds):
+    """Whole lines of the cache, halves of them and what is left are multiplied in ways of their own."""
+    rng = np.random.default_rng(n_in)
+    stored = quantize(rng.standard_normal((48, n_in)), type)
+    packed = Matrix(stored, type, (48, n_in), rounds=rounds)
+    for n, past_line in itertools.product(range(1, 6), (0, 2, 4, 17, 32, 63)):
+        mapped = Matrix(at_address(stored, past_line), type, (48, n_in), repack=False, rounds=rounds)
+        x = Workspace(1).from_array(rng.standard_normal((n, n_in)))
+        assert (linear(x, packed).numpy() == linear(x, mapped).numpy()).all(), (n, past_line)
+
+
+@pytest.mark.parametrize("type", ["F32", "F16", "BF16"])
+def test_float_rows_as_stored_keep_special_values(type):
+    """Infinity, NaN and the smallest values, each in a row of its own, are what they are in panels."""
+    w = np.random.default_rng(1).standard_normal((32, 80)).astype(np.float32)
+    w[3, 5], w[4, 70], w[17, 0], w[18, 79], w[19] = np.inf, -np.inf, np.nan, np.nan, 6e-8
+    stored = w.tobytes() if type == "F32" else w.astype(np.float16).tobytes()
+    if type == "BF16":
+        stored = (w.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    stored = np.frombuffer(stored, np.uint8)
+    x = Workspace(1).from_array(np.ones((1, 80)))
+    packed, mapped = (linear(x, Matrix(stored, type, (32, 80), repack=r)).numpy() for r in (True, False))
+    assert (packed.view(np.uint32) == mapped.view(np.uint32)).all()
+    assert np.isnan(mapped[0, [17, 18]]).all()
+    assert (mapped[0, [3, 4]] == [np.inf, -np.inf]).all()
 
 
 def test_embedding_refuses_tokens_beyond_the_table():

@@ -39,7 +39,9 @@ static const float *multiply_by(const ox_kernels *t, const product *p, int store
         .y = y, .y_stride = (size_t)(p->m->n_rows + STRIDE_GAP), .y_rows = p->y_rows,
         .n_tokens = p->n_tokens, .accumulate = p->accumulate,
     };
-    if (stored)
+    if (stored && p->rounds)
+        CALL(t, gemm_bf16_rows)(&a);
+    else if (stored)
         CALL(t, gemm_rows[f->kernel])(&a);
     else if (p->rounds)
         CALL(t, gemm_bf16)(&a);
@@ -57,7 +59,7 @@ static void compare_stored(const ox_kernels *t, const product *p)
     product q = *p;
     whole.n_rows = p->m->n_rows / 16 * 16;
     q.m = &whole;
-    if (!t->gemm_rows[p->m->format->kernel] || !whole.n_rows)
+    if (!(p->rounds ? t->gemm_bf16_rows : t->gemm_rows[p->m->format->kernel]) || !whole.n_rows)
         return;
     const float *expected = multiply(t, &q);
     expect_equal(expected, multiply_by(t, &q, 1), y_floats(&q) * 4);
@@ -132,6 +134,8 @@ static void check_format(const ox_kernels *scalar, const ox_kernels *t, const ox
         check_product(scalar, t, f, rows[n % COUNT(rows)], 2 * k, n, 0, rounds);
     for (int j = 0; j < COUNT(rows); j++)
         check_product(scalar, t, f, rows[j], k, 10, 1, rounds);
+    for (int n = 1; n <= 4 && f->values == 1; n++)
+        check_product(scalar, t, f, 50, 32 * (n + 1), n, 0, rounds); /* whole lines of the cache, and halves */
     check_product(scalar, t, f, 83, k, 67, 1, rounds); /* more panels and tokens than one group has */
 }
 
