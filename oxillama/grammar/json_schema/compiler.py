@@ -126,14 +126,15 @@ class JsonSchemaCompiler:
         narrow = _is_narrow(mode)
         if draft is not None and draft not in DRAFTS:
             raise GrammarError(f"draft must be {', '.join(map(str, DRAFTS))} or None, not {draft!r}")
-        schema = _read(schema)
         with paused_collector():
-            documents = Documents(shared(schema), draft or draft_of(schema))
-            grammar = _compiled(documents, Budget(budget), whitespace == "flexible", narrow)
+            made = _outcome(schema, draft, Budget(budget), whitespace == "flexible", narrow)
+        if isinstance(made, GrammarError):
+            raise made
         with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # not JSON, or too deep
-            # A pickle of the schema now, not its text: the text would repeat shared parts again and again.
-            grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft, budget)
-        return grammar
+            # A pickle of a dict now, not its text: the text would repeat shared parts again and again.
+            source = schema if isinstance(schema, str) else pickle.dumps(schema)
+            made.made_by(_from_source, source, mode, whitespace, draft, budget)
+        return made
 
     @staticmethod
     def add_to(
@@ -153,23 +154,44 @@ def _is_narrow(mode: str) -> bool:
     return mode == "generate"
 
 
+def _outcome(schema: Any, draft: int | None, budget: Budget, flexible: bool, narrow: bool) -> Grammar | GrammarError:
+    """The grammar, or why there is none.
+
+    Reference counts have freed all else on return. What a traceback's frames hold would be alive when the collector
+    goes on, and be looked at then: a third of the time of large schemas that are refused.
+    """
+    try:
+        schema = _read(schema)
+        return _compiled(Documents(shared(schema), draft or draft_of(schema)), budget, flexible, narrow)
+    except GrammarError as error:
+        error.__context__ = None
+        return error.with_traceback(None)
+
+
 def _compiled(documents: Documents, budget: Budget, flexible: bool, narrow: bool) -> Grammar:
     texts = JsonText(RuleSet(budget=budget), flexible, narrow=narrow)
     try:
         return _Compilation(documents, texts).grammar()
     except GrammarError:
+        texts.drop_postponed()
         if not texts.counted_on_names:
             raise
     texts = JsonText(RuleSet(budget=budget), flexible, narrow=narrow)
     texts.counts_on_names = False
-    return _Compilation(documents, texts).grammar()
+    try:
+        return _Compilation(documents, texts).grammar()
+    finally:
+        texts.drop_postponed()
 
 
-def _from_pickle(schema: bytes, mode: SchemaMode, whitespace: str, draft: int | None, budget: int | None) -> Grammar:
-    """The grammar of a pickle's schema and options."""
+def _from_source(
+    schema: str | bytes, mode: SchemaMode, whitespace: str, draft: int | None, budget: int | None
+) -> Grammar:
+    """The grammar of a schema's text, or pickle, and options."""
     return JsonSchemaCompiler.compile(
-        pickle.loads(schema), mode=mode, whitespace=whitespace, draft=draft, budget=budget
-    )
+        schema if isinstance(schema, str) else pickle.loads(schema),
+        mode=mode, whitespace=whitespace, draft=draft, budget=budget,
+    )  # fmt: skip
 
 
 def _read(schema: Any) -> Schema:

@@ -1,6 +1,7 @@
 """JSON text: expressions that all schemas share, such as separators, strings, numbers and any value."""
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import lru_cache
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import (
+    MAX_CHAR,
     Automaton,
     NoTextError,
     Range,
@@ -24,6 +26,7 @@ from oxillama.grammar.json_schema.spelling import free_number
 __all__ = ["LIKELY_REFUSED", "JsonText"]
 
 _SHORT = {0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0C: b"f", 0x0D: b"r", 0x22: b'"', 0x5C: b"\\"}
+_CODES = sorted(_SHORT)
 RAW = character_ranges(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)), True)
 HEX = tuple(b"0123456789abcdef")
 KEPT = frozenset(("value", "object", "array"))
@@ -137,6 +140,10 @@ class JsonText:
             self._later.clear()
             for later in todo:
                 self._make(later)
+
+    def drop_postponed(self) -> None:
+        """Forgets what a refusal left unmade, which would keep this object alive."""
+        self._later.clear()
 
     def _make(self, later: _Later) -> None:
         self.place = later.place
@@ -302,26 +309,33 @@ _automata: dict[Hashable, tuple[Automaton, int]] = {}  # with their cost, least 
 
 def _spellings(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
     """What stands for a set of characters: their UTF-8, and what follows a backslash."""
-    return _of_few(ranges) if len(ranges) <= FEW else _of_many(ranges)
+    if len(ranges) <= FEW:
+        return _of_few(ranges)
+    # Sets of hundreds of ranges often differ in ASCII alone, as the letters with and without a digit.
+    ranges = character_ranges(ranges)
+    ascii_, beyond = tuple(_cut(ranges, ((0, 0x7F),))), tuple(_cut(ranges, ((0x80, MAX_CHAR),)))
+    raw, escaped = _of_few(ascii_)
+    raw_beyond, escaped_beyond = _of_many(beyond)
+    return raw + raw_beyond, escaped + escaped_beyond
 
 
 def _spelled(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
     ranges = tuple(sorted(ranges))
-    raw = _cut(ranges, RAW)
+    raw = tuple(_cut(ranges, RAW))
     escaped: list[Sequence] = []
     for code, letter in _SHORT.items():
-        if any(low <= code <= high for low, high in ranges):
+        if _cut(ranges, ((code, code),)):
             escaped.append(((letter[0], letter[0]),))
     others = _cut(ranges, ((0, 0x1F), (0x7F, 0xD7FF), (0xE000, 0xFFFF)))
     for low, high in others:
-        for code in sorted(_SHORT):
+        for code in _CODES if low <= _CODES[-1] else ():
             if low <= code <= high:
                 if low < code:
                     escaped += _hexadecimal(low, code - 1)
                 low = code + 1
         if low <= high:
             escaped += _hexadecimal(low, high)
-    for low, high in _cut(ranges, ((0x10000, 0x10FFFF),)):
+    for low, high in _cut(ranges, ((0x10000, MAX_CHAR),)):
         escaped += _pairs(low - 0x10000, high - 0x10000)
     return utf8_sequences(raw), tuple(escaped)
 
@@ -330,19 +344,20 @@ _of_few = lru_cache(maxsize=2048)(_spelled)
 _of_many = lru_cache(maxsize=16)(_spelled)  # a megabyte for the letters of all languages
 
 
-def _cut(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> tuple[Range, ...]:
-    """What two sorted sets have in common."""
-    found = []
-    i = k = 0
-    while i < len(ranges) and k < len(others):
-        (a, b), (c, d) = ranges[i], others[k]
-        if a <= d and c <= b:
-            found.append((a if a > c else c, b if b < d else d))
-        if b <= d:
-            i += 1
-        else:
-            k += 1
-    return tuple(found)
+def _cut(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> list[Range]:
+    """What two sorted sets have in common. Of the first, which may be large, only the ends of each part are looked
+    at."""
+    found: list[Range] = []
+    for low, high in others:
+        first, end = bisect_left(ranges, (low,)), bisect_right(ranges, (high, MAX_CHAR))
+        first -= first > 0 and ranges[first - 1][1] >= low
+        part = ranges[first:end]
+        if part:
+            found += part
+            at = len(found) - len(part)
+            found[at] = max(found[at][0], low), found[at][1]
+            found[-1] = found[-1][0], min(found[-1][1], high)
+    return found
 
 
 @lru_cache(maxsize=2048)
