@@ -47,6 +47,7 @@ MAX_PLACES = 5  # that an error names
 WHITESPACE = ("json", "flexible")
 SIMPLE = frozenset(("string", "number", "integer", "boolean"))
 SCALARS = SIMPLE | {"null"}
+PLAIN_OBJECT = frozenset(("type", "properties", "required", "additionalProperties"))
 CONDITIONS = frozenset((
     "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
     "multipleOf",
@@ -255,16 +256,29 @@ class _Compilation:
         if not literals:
             return self.texts.shared("value")
         if len(literals) == 1:
-            simple = self.simple(literals[0])
+            literal = self.behind(literals[0])
+            simple = self.simple(literal)
             if simple is None:
-                simple = self.leaf(literals[0])
+                simple = self.leaf(literal)
             if simple is not None:
                 return simple
-        key = tuple(dict.fromkeys([literal.key for literal in literals])) if len(literals) > 1 else (literals[0].key,)
+            literals, key = (literal,), (literal.key,)
+        else:
+            key = tuple(dict.fromkeys([literal.key for literal in literals]))
         if key not in self.known:
             self.known[key] = self.rules.new_rule("")
             self.later(self.known[key], literals)
         return self.rules.rule(self.known[key])
+
+    def behind(self, literal: Literal) -> Literal:
+        """The schema that one with nothing but a reference stands for, as most references do: one rule for all."""
+        while literal.positive and isinstance(literal.schema, dict) and "$ref" in literal.schema:
+            if not self.documents.early:
+                schema = literal.schema
+                if self.documents.id_key in schema or any(key != "$ref" and key in SPEAKING for key in schema):
+                    break
+            literal = self.documents.resolve(literal, "$ref")
+        return literal
 
     def simple(self, literal: Literal) -> int | None:
         """The expression of a schema with only a type, or nothing, as most are; None for others."""
@@ -297,12 +311,27 @@ class _Compilation:
         return found
 
     def expression(self, literals: Sequence[Literal]) -> int:
-        branches = self.tableau.branches(literals)
+        is_object = len(literals) == 1 and self.is_object(literals[0])
+        branches = [] if is_object else self.tableau.branches(literals)
         self.texts.place = place = literals[0].path
         try:
+            if is_object:
+                return self.objects.expr(literals, False, self.value, self.key_sets)
             return self.rules.alt(dict.fromkeys([expr for branch in branches for expr in self.of_branch(branch)]))
         except GrammarError as error:
             raise placed(place, error) from None
+
+    def is_object(self, literal: Literal) -> bool:
+        """Whether a schema has only what most of objects have: it is its only branch then."""
+        schema = literal.schema
+        if not literal.positive or not isinstance(schema, dict) or schema.get("type") != "object":
+            return False
+        if "properties" not in schema or self.documents.id_key in schema:
+            return False
+        if any(key in SPEAKING and key not in PLAIN_OBJECT for key in schema):
+            return False
+        self.tableau.spend(schema)
+        return True
 
     def of_branch(self, branch: Branch) -> list[int]:
         """One expression for each allowed type."""
