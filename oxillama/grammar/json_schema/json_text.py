@@ -82,6 +82,7 @@ class JsonText:
         self._later: list[_Later] = []
         self._chars: dict[tuple[Range, ...], int] = {}
         self._called: dict[tuple[Range, ...], int] = {}
+        self._beyond: dict[tuple[Range, ...], tuple[int, int]] = {}
 
     def _between(self, space: int | None, mark: bytes, plain: bytes) -> int:
         rules = self.rules
@@ -191,25 +192,40 @@ class JsonText:
         if ranges not in self._chars:
             self.budget.spend(4 * len(ranges), SCHEMA)
             raw, escaped = _spellings(ranges)
-            self._chars[ranges] = self._escapable([self.rules.chars(raw)], escaped, 1)
+            escapes = [self._called_part(escaped, 1)] if escaped else []
+            self._chars[ranges] = self._escapable([self.rules.chars(raw)], escapes)
         return self._chars[ranges]
 
     def called_chars(self, ranges: tuple[Range, ...]) -> int:
         """The same for automata that hold hundreds of them: the escapes, and what is beyond ASCII, are called and not
-        copied. A mask takes longer where calls may begin, but these copies would be nine tenths of an automaton."""
+        copied. A mask takes longer where calls may begin, but these copies would be nine tenths of an automaton. Large
+        sets with the same characters beyond ASCII call the same rules for these."""
         if ranges not in self._called:
             self.budget.spend(4 * len(ranges), SCHEMA)
-            raw, escaped = _spellings(ranges)
-            ascii_ = tuple([one for one in raw if len(one) == 1])
-            beyond = tuple([one for one in raw if len(one) > 1])
-            parts = [self.rules.chars(ascii_)] if ascii_ or not beyond else []
-            parts += [self._called_part(beyond, 2)] if beyond else []
-            self._called[ranges] = self._escapable(parts, escaped, 2)
+            ascii_, beyond = _divided(ranges)
+            is_large = len(beyond) > FEW
+            raw, escaped = _spellings(ascii_ if is_large else ranges)
+            ascii_raw = tuple([one for one in raw if len(one) == 1])
+            raw = raw[len(ascii_raw) :]
+            parts = [self.rules.chars(ascii_raw)] if ascii_raw or not beyond else []
+            parts += [self._called_part(raw, 2)] if raw else []
+            escapes = [self._called_part(escaped, 2)] if escaped else []
+            if is_large:
+                raw_beyond, escaped_beyond = self._called_beyond(beyond)
+                parts, escapes = [*parts, raw_beyond], [*escapes, escaped_beyond]
+            self._called[ranges] = self._escapable(parts, escapes)
         return self._called[ranges]
 
-    def _escapable(self, parts: list[int], escaped: tuple[Sequence, ...], calls: int) -> int:
-        if escaped:
-            parts.append(self.rules.seq((self.rules.literal(b"\\"), self._called_part(escaped, calls))))
+    def _called_beyond(self, ranges: tuple[Range, ...]) -> tuple[int, int]:
+        """Calls of the rules of characters beyond ASCII, and of their escapes."""
+        if ranges not in self._beyond:
+            raw, escaped = _spellings(ranges)
+            self._beyond[ranges] = self._called_part(raw, 2), self._called_part(escaped, 2)
+        return self._beyond[ranges]
+
+    def _escapable(self, parts: list[int], escapes: list[int]) -> int:
+        if escapes:
+            parts.append(self.rules.seq((self.rules.literal(b"\\"), self.rules.alt(escapes))))
         return self.rules.alt(parts)
 
     def _called_part(self, sequences: tuple[Sequence, ...], calls: int) -> int:
@@ -312,11 +328,15 @@ def _spellings(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[S
     if len(ranges) <= FEW:
         return _of_few(ranges)
     # Sets of hundreds of ranges often differ in ASCII alone, as the letters with and without a digit.
-    ranges = character_ranges(ranges)
-    ascii_, beyond = tuple(_cut(ranges, ((0, 0x7F),))), tuple(_cut(ranges, ((0x80, MAX_CHAR),)))
+    ascii_, beyond = _divided(character_ranges(ranges))
     raw, escaped = _of_few(ascii_)
     raw_beyond, escaped_beyond = _of_many(beyond)
     return raw + raw_beyond, escaped + escaped_beyond
+
+
+def _divided(ranges: tuple[Range, ...]) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
+    """The ASCII of a sorted set, and the rest."""
+    return tuple(_cut(ranges, ((0, 0x7F),))), tuple(_cut(ranges, ((0x80, MAX_CHAR),)))
 
 
 def _spelled(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:

@@ -12,6 +12,7 @@ __all__ = ["shared"]
 _NOTES = frozenset(("title", "description", "$comment", "markdownDescription"))
 _MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"))
 _VALUES = frozenset(("const", "enum", "default", "examples"))
+_TEXTS = frozenset((str,))
 
 
 def shared(schema: Any) -> Any:
@@ -43,31 +44,37 @@ class _Sharing:
     def _of_dict(self, part: Any, is_map: bool, is_value: bool) -> Any:
         exact = is_map or is_value
         key: list[object] = [exact]
-        made = {}
+        made = part  # copied when a part of it becomes another object
         for name, item in part.items():
             kind = type(item)
             if kind is str:
                 if exact or name not in _NOTES:
                     key += (name, item)
             elif kind is dict or kind is list:
-                item = self.of(item, not exact and name in _MAPS, is_value or (not is_map and name in _VALUES))
-                key += (name, kind, id(item))
+                found = self.of(item, not exact and name in _MAPS, is_value or (not is_map and name in _VALUES))
+                key += (name, kind, id(found))
+                if found is not item:
+                    made = part.copy() if made is part else made
+                    made[name] = found
             else:
                 key += (name, kind, _scalar(item))
-            made[name] = item
         return self.parts.setdefault(tuple(key), made)
 
     def _of_list(self, part: Any, is_map: bool, is_value: bool) -> Any:
+        if set(map(type, part)) == _TEXTS:  # most lists, and some of thousands
+            return self.parts.setdefault((_TEXTS, is_value, *part), part)
         key: list[object] = [list, is_value]
-        made = []
-        for item in part:
+        made = part
+        for i, item in enumerate(part):
             kind = type(item)
             if kind is dict or kind is list:
-                item = self.of(item, False, is_value)
-                key += (kind, id(item))
+                found = self.of(item, False, is_value)
+                key += (kind, id(found))
+                if found is not item:
+                    made = part.copy() if made is part else made
+                    made[i] = found
             else:
                 key += (kind, _scalar(item))
-            made.append(item)
         return self.parts.setdefault(tuple(key), made)
 
 
