@@ -82,7 +82,6 @@ class JsonText:
         self._later: list[_Later] = []
         self._chars: dict[tuple[Range, ...], int] = {}
         self._called: dict[tuple[Range, ...], int] = {}
-        self._beyond: dict[tuple[Range, ...], tuple[int, int]] = {}
 
     def _between(self, space: int | None, mark: bytes, plain: bytes) -> int:
         rules = self.rules
@@ -217,11 +216,12 @@ class JsonText:
         return self._called[ranges]
 
     def _called_beyond(self, ranges: tuple[Range, ...]) -> tuple[int, int]:
-        """Calls of the rules of characters beyond ASCII, and of their escapes."""
-        if ranges not in self._beyond:
-            raw, escaped = _spellings(ranges)
-            self._beyond[ranges] = self._called_part(raw, 2), self._called_part(escaped, 2)
-        return self._beyond[ranges]
+        """Calls of the rules of many characters beyond ASCII, and of their escapes, which are kept: patterns of many
+        schemas have the same ones, such as all letters and digits."""
+        return (
+            self.kept(("raw", ranges), lambda own: own.rules.chars(_spellings(ranges)[0])),
+            self.kept(("escaped", ranges), lambda own: own.rules.chars(_spellings(ranges)[1])),
+        )
 
     def _escapable(self, parts: list[int], escapes: list[int]) -> int:
         if escapes:
