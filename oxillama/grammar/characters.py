@@ -62,6 +62,6 @@ def _runs() -> dict[str, list[Range]]:
         categories = "".join(map(unicodedata.category, map(chr, range(first, last + 1))))
         for run in _RUN.finditer(categories):
             runs.setdefault(run[1], []).append((first + run.start() // 2, first + run.end() // 2 - 1))
-    for name, *run in _UNIFORM:
-        runs.setdefault(name, []).append((run[0], run[1]))
+    for name, low, high in _UNIFORM:
+        runs.setdefault(name, []).append((low, high))
     return runs

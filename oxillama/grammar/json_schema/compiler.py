@@ -262,9 +262,8 @@ class _Compilation:
                 simple = self.leaf(literal)
             if simple is not None:
                 return simple
-            literals, key = (literal,), (literal.key,)
-        else:
-            key = tuple(dict.fromkeys([literal.key for literal in literals]))
+            literals = (literal,)
+        key = tuple(dict.fromkeys([one.key for one in literals])) if len(literals) > 1 else (literals[0].key,)
         if key not in self.known:
             self.known[key] = self.rules.new_rule("")
             self.later(self.known[key], literals)

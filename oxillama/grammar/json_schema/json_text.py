@@ -169,9 +169,10 @@ class JsonText:
             try:
                 root = rules.new_rule("root")
                 own = JsonText(rules, self.flexible, inner=True, narrow=self.narrow)
-                rules.define(root, make(own))
+                expr = make(own)
+                rules.define(root, expr)
                 own.finish()
-                found = Automaton(rules, root)
+                found = rules.linked_by(expr) or Automaton(rules, root)  # most have one part, kept by itself
             except GrammarError:
                 with suppress(GrammarError):  # the error of the part has more detail
                     self.budget.spend(rules.budget.spent, SCHEMA)
