@@ -216,6 +216,7 @@ class _Compilation:
         self.tableau = Tableau(documents, texts.budget, texts.narrow)
         self.objects = Objects(texts)
         self.known: dict[tuple[tuple[int, bool, str], ...], int] = {}
+        self.alone: dict[tuple[int, bool, str], int] = {}  # expressions of single schemas
         self.todo: list[tuple[int, int, int, Sequence[Literal]]] = []
 
     def grammar(self) -> Grammar:
@@ -256,14 +257,21 @@ class _Compilation:
         if not literals:
             return self.texts.shared("value")
         if len(literals) == 1:
-            literal = self.behind(literals[0])
-            simple = self.simple(literal)
-            if simple is None:
-                simple = self.leaf(literal)
-            if simple is not None:
-                return simple
-            literals = (literal,)
-        key = tuple(dict.fromkeys([one.key for one in literals])) if len(literals) > 1 else (literals[0].key,)
+            known = self.alone.get(literals[0].key)
+            if known is None:
+                known = self.alone[literals[0].key] = self.of_one(self.behind(literals[0]))
+            return known
+        return self.of_all(literals)
+
+    def of_one(self, literal: Literal) -> int:
+        """The expression of a schema: of many kinds it needs no rule of its own."""
+        simple = self.simple(literal)
+        if simple is None:
+            simple = self.leaf(literal)
+        return self.of_all((literal,)) if simple is None else simple
+
+    def of_all(self, literals: Sequence[Literal]) -> int:
+        key = tuple(dict.fromkeys([literal.key for literal in literals]))
         if key not in self.known:
             self.known[key] = self.rules.new_rule("")
             self.later(self.known[key], literals)
