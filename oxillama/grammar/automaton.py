@@ -22,6 +22,7 @@ from oxillama.kernels.grammar_rules import Rules
 from oxillama.kernels.grammar_trie import TokenTrie
 
 __all__ = [
+    "MAX_CHAR",
     "Automaton",
     "Budget",
     "NoTextError",

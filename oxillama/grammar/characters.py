@@ -25,6 +25,12 @@ _NAMES = {
 }  # fmt: skip
 _SHORT = frozenset(_NAMES.values())
 _RUN = re.compile(r"([A-Z][a-z])\1*")
+# All but these are looked at. No version of Unicode has had characters in planes 4 to 13, or in most of plane 14.
+# Planes 15 and 16 are for private use, all but their last two code points.
+_UNIFORM = (
+    ("Cn", 0x40000, 0xDFFFF), ("Cn", 0xE1000, 0xEFFFF), ("Co", 0xF0000, 0xFFFFD), ("Cn", 0xFFFFE, 0xFFFFF),
+    ("Co", 0x100000, 0x10FFFD), ("Cn", 0x10FFFE, MAX_CHAR),
+)  # fmt: skip
 
 
 def category_ranges(name: str) -> tuple[Range, ...] | None:
@@ -50,9 +56,12 @@ def _of_category(short: str) -> tuple[Range, ...]:
 
 @lru_cache(maxsize=1)
 def _runs() -> dict[str, list[Range]]:
-    """Runs of characters of each two-letter category: one pass over all of Unicode, when first needed."""
+    """Runs of characters of each two-letter category: one pass over Unicode, when first needed."""
     runs: dict[str, list[Range]] = {}
-    categories = "".join(map(unicodedata.category, map(chr, range(MAX_CHAR + 1))))
-    for run in _RUN.finditer(categories):
-        runs.setdefault(run[1], []).append((run.start() // 2, run.end() // 2 - 1))
+    for first, last in ((0, 0x3FFFF), (0xE0000, 0xE0FFF)):
+        categories = "".join(map(unicodedata.category, map(chr, range(first, last + 1))))
+        for run in _RUN.finditer(categories):
+            runs.setdefault(run[1], []).append((first + run.start() // 2, first + run.end() // 2 - 1))
+    for name, low, high in _UNIFORM:
+        runs.setdefault(name, []).append((low, high))
     return runs

@@ -7,12 +7,13 @@ from functools import lru_cache
 from itertools import pairwise
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.automaton import MAX_CHAR, SURROGATES, Budget, Range, RuleSet
+from oxillama.grammar.automaton import MAX_CHAR, SURROGATES, Budget, Range, RuleSet, character_ranges
 from oxillama.grammar.regex import Node
 from oxillama.kernels.grammar_dfa import CharTable
 
 __all__ = ["MAX_WORK", "WORK_UNITS", "Dfa", "Part", "is_empty", "matches", "n_states"]
 
+MAX_ASCII = 0x7F
 MAX_NFA = 20_000
 MAX_STEPS = 1024  # that an automaton keeps
 MAX_WORK = 300_000
@@ -175,8 +176,26 @@ class Dfa:
     def expr(self, rules: RuleSet, chars: Callable[[tuple[Range, ...]], int]) -> int:
         """The expression of the texts. chars: returns that of a set of characters."""
         edges = self.table.edges()
-        sets = [chars(tuple(sorted(r for symbol in symbols for r in self.alphabet[symbol]))) for symbols in edges]
-        return self.table.graph(rules, sets)
+        characters = _Characters(self.alphabet)
+        return self.table.graph(rules, [chars(characters.of(symbols)) for symbols in edges])
+
+
+class _Characters:
+    """The characters of sets of classes. Most sets of a table have the same ones beyond ASCII, which may be in hundreds
+    of pieces: these are joined once."""
+
+    def __init__(self, alphabet: list[list[Range]]) -> None:
+        self.ascii = [[(low, min(high, MAX_ASCII)) for low, high in of if low <= MAX_ASCII] for of in alphabet]
+        self.beyond = [[(max(low, MAX_ASCII + 1), high) for low, high in of if high > MAX_ASCII] for of in alphabet]
+        self.joined: dict[tuple[int, ...], tuple[Range, ...]] = {}
+
+    def of(self, symbols: tuple[int, ...]) -> tuple[Range, ...]:
+        """Ranges in order, joined but where ASCII ends."""
+        key = tuple([symbol for symbol in symbols if self.beyond[symbol]])
+        joined = self.joined.get(key)
+        if joined is None:
+            joined = self.joined[key] = character_ranges(tuple([r for symbol in key for r in self.beyond[symbol]]))
+        return character_ranges(tuple([r for symbol in symbols for r in self.ascii[symbol]])) + joined
 
 
 def _alphabet(nfas: list[_Nfa]) -> tuple[list[list[Range]], dict[int, tuple[int, ...]], int]:

@@ -284,6 +284,11 @@ cdef class Rules:
         self.define(rule, self.add(RANGE, 0, 255, MAX_SIZE))
         self.automata[rule] = automaton
 
+    def linked_by(self, int32_t expr):
+        """The automaton of the rule that an expression calls and does nothing else, if that is linked; or None."""
+        self.check(expr)
+        return self.automata.get(self.a.at[expr]) if self.kind.at[expr] == RULE else None
+
     def rule(self, int32_t rule, int calls=0):
         """Whatever the rule with this id matches; it may be defined later. calls: 0 for a copy of a small rule in
         loops, 1 for a call where a repeat is counted, 2 for a call everywhere."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar
+from oxillama.grammar.characters import category_ranges
 from tests.grammar.pattern_strategies import patterns
 
 TEXTS = ["".join(t) for n in range(5) for t in itertools.product("ab1-", repeat=n)]
@@ -70,6 +71,17 @@ def test_patterns_agree_with_ecmascript(pattern, passing, failing):
         assert grammar.accepts(text), text
     for text in failing:
         assert not grammar.accepts(text), text
+
+
+def test_characters_of_all_categories():
+    """Every character is in its category's set, those of the planes that aren't looked at, too."""
+    categories = [unicodedata.category(chr(code)) for code in range(0x110000)]
+    found = [""] * 0x110000
+    for name in set(categories) - {"Cs"}:
+        for low, high in category_ranges(name) or ():
+            assert not any(found[low : high + 1])
+            found[low : high + 1] = [name] * (high + 1 - low)
+    assert found == ["" if name == "Cs" else name for name in categories]
 
 
 @pytest.mark.parametrize("category", sorted({unicodedata.category(chr(code)) for code in range(0x3000)}))

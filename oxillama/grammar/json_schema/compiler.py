@@ -47,6 +47,7 @@ MAX_PLACES = 5  # that an error names
 WHITESPACE = ("json", "flexible")
 SIMPLE = frozenset(("string", "number", "integer", "boolean"))
 SCALARS = SIMPLE | {"null"}
+PLAIN_OBJECT = frozenset(("type", "properties", "required", "additionalProperties"))
 CONDITIONS = frozenset((
     "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
     "multipleOf",
@@ -126,14 +127,15 @@ class JsonSchemaCompiler:
         narrow = _is_narrow(mode)
         if draft is not None and draft not in DRAFTS:
             raise GrammarError(f"draft must be {', '.join(map(str, DRAFTS))} or None, not {draft!r}")
-        schema = _read(schema)
         with paused_collector():
-            documents = Documents(shared(schema), draft or draft_of(schema))
-            grammar = _compiled(documents, Budget(budget), whitespace == "flexible", narrow)
+            made = _outcome(schema, draft, Budget(budget), whitespace == "flexible", narrow)
+        if isinstance(made, GrammarError):
+            raise made
         with suppress(pickle.PicklingError, TypeError, AttributeError, RecursionError):  # not JSON, or too deep
-            # A pickle of the schema now, not its text: the text would repeat shared parts again and again.
-            grammar.made_by(_from_pickle, pickle.dumps(schema), mode, whitespace, draft, budget)
-        return grammar
+            # A pickle of a dict now, not its text: the text would repeat shared parts again and again.
+            source = schema if isinstance(schema, str) else pickle.dumps(schema)
+            made.made_by(_from_source, source, mode, whitespace, draft, budget)
+        return made
 
     @staticmethod
     def add_to(
@@ -153,23 +155,44 @@ def _is_narrow(mode: str) -> bool:
     return mode == "generate"
 
 
+def _outcome(schema: Any, draft: int | None, budget: Budget, flexible: bool, narrow: bool) -> Grammar | GrammarError:
+    """The grammar, or why there is none.
+
+    Reference counts have freed all else on return. What a traceback's frames hold would be alive when the collector
+    goes on, and be looked at then: a third of the time of large schemas that are refused.
+    """
+    try:
+        schema = _read(schema)
+        return _compiled(Documents(shared(schema), draft or draft_of(schema)), budget, flexible, narrow)
+    except GrammarError as error:
+        error.__context__ = None
+        return error.with_traceback(None)
+
+
 def _compiled(documents: Documents, budget: Budget, flexible: bool, narrow: bool) -> Grammar:
     texts = JsonText(RuleSet(budget=budget), flexible, narrow=narrow)
     try:
         return _Compilation(documents, texts).grammar()
     except GrammarError:
+        texts.drop_postponed()
         if not texts.counted_on_names:
             raise
     texts = JsonText(RuleSet(budget=budget), flexible, narrow=narrow)
     texts.counts_on_names = False
-    return _Compilation(documents, texts).grammar()
+    try:
+        return _Compilation(documents, texts).grammar()
+    finally:
+        texts.drop_postponed()
 
 
-def _from_pickle(schema: bytes, mode: SchemaMode, whitespace: str, draft: int | None, budget: int | None) -> Grammar:
-    """The grammar of a pickle's schema and options."""
+def _from_source(
+    schema: str | bytes, mode: SchemaMode, whitespace: str, draft: int | None, budget: int | None
+) -> Grammar:
+    """The grammar of a schema's text, or pickle, and options."""
     return JsonSchemaCompiler.compile(
-        pickle.loads(schema), mode=mode, whitespace=whitespace, draft=draft, budget=budget
-    )
+        schema if isinstance(schema, str) else pickle.loads(schema),
+        mode=mode, whitespace=whitespace, draft=draft, budget=budget,
+    )  # fmt: skip
 
 
 def _read(schema: Any) -> Schema:
@@ -193,6 +216,7 @@ class _Compilation:
         self.tableau = Tableau(documents, texts.budget, texts.narrow)
         self.objects = Objects(texts)
         self.known: dict[tuple[tuple[int, bool, str], ...], int] = {}
+        self.alone: dict[tuple[int, bool, str], int] = {}  # expressions of single schemas
         self.todo: list[tuple[int, int, int, Sequence[Literal]]] = []
 
     def grammar(self) -> Grammar:
@@ -233,16 +257,35 @@ class _Compilation:
         if not literals:
             return self.texts.shared("value")
         if len(literals) == 1:
-            simple = self.simple(literals[0])
-            if simple is None:
-                simple = self.leaf(literals[0])
-            if simple is not None:
-                return simple
-        key = tuple(dict.fromkeys([literal.key for literal in literals])) if len(literals) > 1 else (literals[0].key,)
+            known = self.alone.get(literals[0].key)
+            if known is None:
+                known = self.alone[literals[0].key] = self.of_one(self.behind(literals[0]))
+            return known
+        return self.of_all(literals)
+
+    def of_one(self, literal: Literal) -> int:
+        """The expression of a schema: of many kinds it needs no rule of its own."""
+        simple = self.simple(literal)
+        if simple is None:
+            simple = self.leaf(literal)
+        return self.of_all((literal,)) if simple is None else simple
+
+    def of_all(self, literals: Sequence[Literal]) -> int:
+        key = tuple(dict.fromkeys([literal.key for literal in literals]))
         if key not in self.known:
             self.known[key] = self.rules.new_rule("")
             self.later(self.known[key], literals)
         return self.rules.rule(self.known[key])
+
+    def behind(self, literal: Literal) -> Literal:
+        """The schema that one with nothing but a reference stands for, as most references do: one rule for all."""
+        while literal.positive and isinstance(literal.schema, dict) and "$ref" in literal.schema:
+            if not self.documents.early:
+                schema = literal.schema
+                if self.documents.id_key in schema or any(key != "$ref" and key in SPEAKING for key in schema):
+                    break
+            literal = self.documents.resolve(literal, "$ref")
+        return literal
 
     def simple(self, literal: Literal) -> int | None:
         """The expression of a schema with only a type, or nothing, as most are; None for others."""
@@ -275,12 +318,27 @@ class _Compilation:
         return found
 
     def expression(self, literals: Sequence[Literal]) -> int:
-        branches = self.tableau.branches(literals)
+        is_object = len(literals) == 1 and self.is_object(literals[0])
+        branches = [] if is_object else self.tableau.branches(literals)
         self.texts.place = place = literals[0].path
         try:
+            if is_object:
+                return self.objects.expr(literals, False, self.value, self.key_sets)
             return self.rules.alt(dict.fromkeys([expr for branch in branches for expr in self.of_branch(branch)]))
         except GrammarError as error:
             raise placed(place, error) from None
+
+    def is_object(self, literal: Literal) -> bool:
+        """Whether a schema has only what most of objects have: it is its only branch then."""
+        schema = literal.schema
+        if not literal.positive or not isinstance(schema, dict) or schema.get("type") != "object":
+            return False
+        if "properties" not in schema or self.documents.id_key in schema:
+            return False
+        if any(key in SPEAKING and key not in PLAIN_OBJECT for key in schema):
+            return False
+        self.tableau.spend(schema)
+        return True
 
     def of_branch(self, branch: Branch) -> list[int]:
         """One expression for each allowed type."""

@@ -1,6 +1,7 @@
 """Quick analysis of schemas: the types that they allow, and pairs that exclude each other."""
 
 from fractions import Fraction
+from itertools import repeat
 from typing import Any
 
 from oxillama.errors import GrammarError
@@ -14,6 +15,7 @@ DEPTH = 4
 PAIR_UNITS = 16  # units of the budget for a pair that is kept
 PAIRS = "the schema, with all pairs of its alternatives,"
 MAX_PARTS = 64
+_ONLY_TEXTS = {str}
 
 
 class Disjoint:
@@ -199,7 +201,11 @@ def _values(schema: dict[str, Any], draft: int | None) -> list[Any] | None:
 def scalars(schema: Any, draft: int | None) -> set[object] | None:
     """The listed values of a schema; None without a list of only strings, numbers, booleans and null."""
     values = _values(schema, draft) if isinstance(schema, dict) else None
-    if values is None or any(isinstance(v, list | dict) or (isinstance(v, float) and v - v != 0) for v in values):
+    if values is None:
+        return None
+    if set(map(type, values)) == _ONLY_TEXTS:  # most are, and some list thousands
+        return set(zip(repeat(STRING), values))
+    if any(isinstance(v, list | dict) or (isinstance(v, float) and v - v != 0) for v in values):
         return None
     return {(type_of(v), fraction(v) if type_of(v) == NUMBER else v) for v in values}
 

@@ -1,6 +1,7 @@
 """JSON text: expressions that all schemas share, such as separators, strings, numbers and any value."""
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import lru_cache
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import (
+    MAX_CHAR,
     Automaton,
     NoTextError,
     Range,
@@ -24,6 +26,7 @@ from oxillama.grammar.json_schema.spelling import free_number
 __all__ = ["LIKELY_REFUSED", "JsonText"]
 
 _SHORT = {0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0C: b"f", 0x0D: b"r", 0x22: b'"', 0x5C: b"\\"}
+_CODES = sorted(_SHORT)
 RAW = character_ranges(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)), True)
 HEX = tuple(b"0123456789abcdef")
 KEPT = frozenset(("value", "object", "array"))
@@ -138,6 +141,10 @@ class JsonText:
             for later in todo:
                 self._make(later)
 
+    def drop_postponed(self) -> None:
+        """Forgets what a refusal left unmade, which would keep this object alive."""
+        self._later.clear()
+
     def _make(self, later: _Later) -> None:
         self.place = later.place
         try:
@@ -162,9 +169,10 @@ class JsonText:
             try:
                 root = rules.new_rule("root")
                 own = JsonText(rules, self.flexible, inner=True, narrow=self.narrow)
-                rules.define(root, make(own))
+                expr = make(own)
+                rules.define(root, expr)
                 own.finish()
-                found = Automaton(rules, root)
+                found = rules.linked_by(expr) or Automaton(rules, root)  # most have one part, kept by itself
             except GrammarError:
                 with suppress(GrammarError):  # the error of the part has more detail
                     self.budget.spend(rules.budget.spent, SCHEMA)
@@ -184,25 +192,41 @@ class JsonText:
         if ranges not in self._chars:
             self.budget.spend(4 * len(ranges), SCHEMA)
             raw, escaped = _spellings(ranges)
-            self._chars[ranges] = self._escapable([self.rules.chars(raw)], escaped, 1)
+            escapes = [self._called_part(escaped, 1)] if escaped else []
+            self._chars[ranges] = self._escapable([self.rules.chars(raw)], escapes)
         return self._chars[ranges]
 
     def called_chars(self, ranges: tuple[Range, ...]) -> int:
         """The same for automata that hold hundreds of them: the escapes, and what is beyond ASCII, are called and not
-        copied. A mask takes longer where calls may begin, but these copies would be nine tenths of an automaton."""
+        copied. A mask takes longer where calls may begin, but these copies would be nine tenths of an automaton. Large
+        sets with the same characters beyond ASCII call the same rules for these."""
         if ranges not in self._called:
             self.budget.spend(4 * len(ranges), SCHEMA)
-            raw, escaped = _spellings(ranges)
-            ascii_ = tuple([one for one in raw if len(one) == 1])
-            beyond = tuple([one for one in raw if len(one) > 1])
-            parts = [self.rules.chars(ascii_)] if ascii_ or not beyond else []
-            parts += [self._called_part(beyond, 2)] if beyond else []
-            self._called[ranges] = self._escapable(parts, escaped, 2)
+            ascii_, beyond = _divided(ranges)
+            is_large = len(beyond) > FEW
+            raw, escaped = _spellings(ascii_ if is_large else ranges)
+            ascii_raw = tuple([one for one in raw if len(one) == 1])
+            raw = raw[len(ascii_raw) :]
+            parts = [self.rules.chars(ascii_raw)] if ascii_raw or not beyond else []
+            parts += [self._called_part(raw, 2)] if raw else []
+            escapes = [self._called_part(escaped, 2)] if escaped else []
+            if is_large:
+                raw_beyond, escaped_beyond = self._called_beyond(beyond)
+                parts, escapes = [*parts, raw_beyond], [*escapes, escaped_beyond]
+            self._called[ranges] = self._escapable(parts, escapes)
         return self._called[ranges]
 
-    def _escapable(self, parts: list[int], escaped: tuple[Sequence, ...], calls: int) -> int:
-        if escaped:
-            parts.append(self.rules.seq((self.rules.literal(b"\\"), self._called_part(escaped, calls))))
+    def _called_beyond(self, ranges: tuple[Range, ...]) -> tuple[int, int]:
+        """Calls of the rules of many characters beyond ASCII, and of their escapes, which are kept: patterns of many
+        schemas have the same ones, such as all letters and digits."""
+        return (
+            self.kept(("raw", ranges), lambda own: own.rules.chars(_spellings(ranges)[0])),
+            self.kept(("escaped", ranges), lambda own: own.rules.chars(_spellings(ranges)[1])),
+        )
+
+    def _escapable(self, parts: list[int], escapes: list[int]) -> int:
+        if escapes:
+            parts.append(self.rules.seq((self.rules.literal(b"\\"), self.rules.alt(escapes))))
         return self.rules.alt(parts)
 
     def _called_part(self, sequences: tuple[Sequence, ...], calls: int) -> int:
@@ -302,26 +326,37 @@ _automata: dict[Hashable, tuple[Automaton, int]] = {}  # with their cost, least 
 
 def _spellings(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
     """What stands for a set of characters: their UTF-8, and what follows a backslash."""
-    return _of_few(ranges) if len(ranges) <= FEW else _of_many(ranges)
+    if len(ranges) <= FEW:
+        return _of_few(ranges)
+    # Sets of hundreds of ranges often differ in ASCII alone, as the letters with and without a digit.
+    ascii_, beyond = _divided(character_ranges(ranges))
+    raw, escaped = _of_few(ascii_)
+    raw_beyond, escaped_beyond = _of_many(beyond)
+    return raw + raw_beyond, escaped + escaped_beyond
+
+
+def _divided(ranges: tuple[Range, ...]) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
+    """The ASCII of a sorted set, and the rest."""
+    return tuple(_cut(ranges, ((0, 0x7F),))), tuple(_cut(ranges, ((0x80, MAX_CHAR),)))
 
 
 def _spelled(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
     ranges = tuple(sorted(ranges))
-    raw = _cut(ranges, RAW)
+    raw = tuple(_cut(ranges, RAW))
     escaped: list[Sequence] = []
     for code, letter in _SHORT.items():
-        if any(low <= code <= high for low, high in ranges):
+        if _cut(ranges, ((code, code),)):
             escaped.append(((letter[0], letter[0]),))
     others = _cut(ranges, ((0, 0x1F), (0x7F, 0xD7FF), (0xE000, 0xFFFF)))
     for low, high in others:
-        for code in sorted(_SHORT):
+        for code in _CODES if low <= _CODES[-1] else ():
             if low <= code <= high:
                 if low < code:
                     escaped += _hexadecimal(low, code - 1)
                 low = code + 1
         if low <= high:
             escaped += _hexadecimal(low, high)
-    for low, high in _cut(ranges, ((0x10000, 0x10FFFF),)):
+    for low, high in _cut(ranges, ((0x10000, MAX_CHAR),)):
         escaped += _pairs(low - 0x10000, high - 0x10000)
     return utf8_sequences(raw), tuple(escaped)
 
@@ -330,19 +365,20 @@ _of_few = lru_cache(maxsize=2048)(_spelled)
 _of_many = lru_cache(maxsize=16)(_spelled)  # a megabyte for the letters of all languages
 
 
-def _cut(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> tuple[Range, ...]:
-    """What two sorted sets have in common."""
-    found = []
-    i = k = 0
-    while i < len(ranges) and k < len(others):
-        (a, b), (c, d) = ranges[i], others[k]
-        if a <= d and c <= b:
-            found.append((a if a > c else c, b if b < d else d))
-        if b <= d:
-            i += 1
-        else:
-            k += 1
-    return tuple(found)
+def _cut(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> list[Range]:
+    """What two sorted sets have in common. Of the first, which may be large, only the ends of each part are looked
+    at."""
+    found: list[Range] = []
+    for low, high in others:
+        first, end = bisect_left(ranges, (low,)), bisect_right(ranges, (high, MAX_CHAR))
+        first -= first > 0 and ranges[first - 1][1] >= low
+        part = ranges[first:end]
+        if part:
+            found += part
+            at = len(found) - len(part)
+            found[at] = max(found[at][0], low), found[at][1]
+            found[-1] = found[-1][0], min(found[-1][1], high)
+    return found
 
 
 @lru_cache(maxsize=2048)

@@ -111,7 +111,7 @@ class Objects:
 
     def named(self, name: str, demands: list[Literal], value: Value) -> int:
         """The expression of a property with its name."""
-        key = (name, *[demand.key for demand in demands])
+        key = (name, demands[0].key) if len(demands) == 1 else (name, *[demand.key for demand in demands])
         found = self._pairs.get(key)
         if found is None:
             found = self._pairs[key] = self.texts.rules.seq((self.texts.key(name), value(demands)))
@@ -129,7 +129,7 @@ class Objects:
         plan = _plan(self, literals, schemas, value, key_sets)
         if plan is None:
             return rules.alt(())
-        if any(not any(bits >> w & 1 for bits, _ in _ways(plan)) for w in range(len(plan.wanted))):
+        if plan.wanted and any(not any(bits >> w & 1 for bits, _ in _ways(plan)) for w in range(len(plan.wanted))):
             return rules.alt(())
         _simplify(plan, literals)
         if any_order and not texts.narrow and len(plan.pairs) <= MAX_PERMUTED and plan.other is None:
@@ -156,6 +156,15 @@ def _demands(texts: JsonText, schemas: Sequence[_ObjectSchema]) -> Callable[[str
     texts.budget.spend(2 * sum([n_states(part.node) for part in patterns]), "the patterns of `patternProperties`")
 
     spend = texts.budget.spend
+    if len(schemas) == 1 and not free:
+        properties = schemas[0].properties
+
+        def of_one(name: str) -> list[Literal]:
+            found = [properties[name]] if name in properties else []
+            spend(4 + 2 * len(found), "the schema of an object")
+            return found
+
+        return of_one
 
     def of(name: str) -> list[Literal]:
         found = naming.get(name, [])
@@ -195,7 +204,11 @@ def _plan(
             named.add(name)
             demands = demands_on(name)
             if (not of_names or any(s.has(name, texts.budget) for s in sets)) and _can_be_met(demands):
-                group.append(Pair(_named(objects, plan.wanted, name, demands, value), name in required))
+                if plan.wanted:
+                    ways = _named(objects, plan.wanted, name, demands, value)
+                else:
+                    ways = [(0, objects.named(name, demands, value))]
+                group.append(Pair(ways, name in required))
             elif name in required:
                 return None
         if group:
@@ -215,7 +228,10 @@ def _plan(
 
 
 def _can_be_met(demands: list[Literal]) -> bool:
-    return all(demand.schema is not False for demand in demands)
+    for demand in demands:  # faster than `all` of the few that there are
+        if demand.schema is False:
+            return False
+    return True
 
 
 def _count(plan: Plan, literals: Sequence[Literal]) -> None:
@@ -248,8 +264,6 @@ def _wanted(literals: Sequence[Literal], key_sets: Names) -> list[Wanted]:
 
 def _named(objects: Objects, wanted: list[Wanted], name: str, demands: list[Literal], value: Value) -> list[Way]:
     """A property with its name: once for each choice of the wanted properties that it is."""
-    if not wanted:
-        return [(0, objects.named(name, demands, value))]
     texts = objects.texts
     key = texts.key(name)
     may = [i for i, w in enumerate(wanted) if name in w]

@@ -6,6 +6,8 @@ that other programs write repeat themselves a lot, and so would all combinations
 
 from typing import Any
 
+from oxillama.kernels.grammar_sharing import Sharing
+
 __all__ = ["shared"]
 
 # Texts that say nothing about instances, in a schema; in a map of schemas these are names.
@@ -19,60 +21,6 @@ def shared(schema: Any) -> Any:
     alone; the first of them remains. Numbers are equal if they are written alike, and objects if their keys have the
     same order. A schema that is too deep, or no tree, is returned as it is."""
     try:
-        return _Sharing().of(schema, False, False)
+        return Sharing(_NOTES, _MAPS, _VALUES).of(schema, False, False)
     except RecursionError:
         return schema
-
-
-class _Sharing:
-    """Parts that were met: by their content, and by the object that they were read from, with whether notes count."""
-
-    def __init__(self) -> None:
-        self.parts: dict[object, Any] = {}
-        self.read: dict[tuple[int, bool], Any] = {}
-
-    def of(self, part: Any, is_map: bool, is_value: bool) -> Any:
-        """The shared object of a dict or list. is_map: its keys are names; is_value: it is data and not a schema."""
-        place = id(part), is_map or is_value
-        found = self.read.get(place)
-        if found is None:
-            make = self._of_dict if isinstance(part, dict) else self._of_list
-            found = self.read[place] = make(part, is_map, is_value) if type(part) in (dict, list) else part
-        return found
-
-    def _of_dict(self, part: Any, is_map: bool, is_value: bool) -> Any:
-        exact = is_map or is_value
-        key: list[object] = [exact]
-        made = {}
-        for name, item in part.items():
-            kind = type(item)
-            if kind is str:
-                if exact or name not in _NOTES:
-                    key += (name, item)
-            elif kind is dict or kind is list:
-                item = self.of(item, not exact and name in _MAPS, is_value or (not is_map and name in _VALUES))
-                key += (name, kind, id(item))
-            else:
-                key += (name, kind, _scalar(item))
-            made[name] = item
-        return self.parts.setdefault(tuple(key), made)
-
-    def _of_list(self, part: Any, is_map: bool, is_value: bool) -> Any:
-        key: list[object] = [list, is_value]
-        made = []
-        for item in part:
-            kind = type(item)
-            if kind is dict or kind is list:
-                item = self.of(item, False, is_value)
-                key += (kind, id(item))
-            else:
-                key += (kind, _scalar(item))
-            made.append(item)
-        return self.parts.setdefault(tuple(key), made)
-
-
-def _scalar(item: object) -> object:
-    """Key of a value within its type: 0.0 and -0.0 differ; of an unknown type each object is different."""
-    if isinstance(item, str | int) or item is None:
-        return item
-    return repr(item) if isinstance(item, float) else id(item)

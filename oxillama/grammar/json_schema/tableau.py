@@ -31,7 +31,7 @@ MAX_PROBES = 6  # branches of a demand whose forks may be found to be independen
 PROBED_SHARE = 8  # of the budget, a part that may be spent on finding that beside it
 PRODUCT_UNITS = 100  # of the budget, that a literal of the search takes, about
 LITERAL_UNITS = 10  # units of the budget for a literal
-FORKING = ("anyOf", "oneOf", "if", "not", "dependencies", "dependentSchemas", "dependentRequired")
+FORKING = frozenset(("anyOf", "oneOf", "if", "not", "dependencies", "dependentSchemas", "dependentRequired"))
 MET = Fork([Way([])])
 _N_WAYS = attrgetter("n")
 COMBINATIONS = "the schema, with all combinations of its alternatives,"
@@ -48,9 +48,13 @@ class _Reading:
             documents.id_key in schema or (documents.early and "$ref" in schema) or not KEYWORDS.isdisjoint(schema)
         )
         self.handlers = [(keyword, HANDLERS[keyword]) for keyword in schema if keyword in HANDLERS]
-        self.size = sum(len(value) for value in schema.values() if isinstance(value, list | dict))
+        self.size = _size(schema)
         self.of_arrays = not OF_ARRAYS.isdisjoint(schema)
         self.of_objects = not OF_OBJECTS.isdisjoint(schema)
+
+
+def _size(schema: dict[str, Any]) -> int:
+    return sum([len(value) for value in schema.values() if isinstance(value, list | dict)])
 
 
 class Tableau:
@@ -128,13 +132,17 @@ class Tableau:
             for literal in literals:
                 for part in self.disjoint.parts(literal):
                     schema = part.schema
-                    if isinstance(schema, dict):
+                    if isinstance(schema, dict) and not FORKING.isdisjoint(schema):
                         bits += sum(
                             len(schema[keyword]).bit_length() if isinstance(schema[keyword], list) else 1
                             for keyword in FORKING
                             if keyword in schema
                         )
         return bits
+
+    def spend(self, schema: dict[str, Any]) -> None:
+        """Takes what a schema with one branch costs off the budget."""
+        self.budget.spend(LITERAL_UNITS + _size(schema), COMBINATIONS)
 
     def too_many(self, literal: Literal) -> GrammarError:
         return refusal(literal.path, "schema", f"its alternatives have more than {MAX_BRANCHES} combinations")

@@ -1,8 +1,10 @@
 """Strings and numbers are made after the structure of a schema, patterns are cut at free ends, and constants put
 together: refusals come early, and the language stays the same."""
 
+import gc
 import itertools
 import json
+import pickle
 import re
 
 import pytest
@@ -120,3 +122,59 @@ def test_constants_with_other_demands(beside):
     """An alternative is put with others only if it says nothing else."""
     grammar = compiled({"anyOf": [{"const": "a", **beside}, {"const": "c"}, {"const": "d"}]})
     assert [grammar.accepts(f'"{text}"') for text in "acd"] == [False, True, True]
+
+
+REFUSED = [
+    {"properties": {"a": {"$ref": "elsewhere"}, "b": {"type": "string", "pattern": "^x{3}"}}},
+    {"properties": {"a": {"type": "array", "uniqueItems": True}, "b": {"type": "integer", "minimum": 7}}},
+    {"type": "object", "minProperties": 1, "properties": {"a": {"type": "string", "pattern": "(a"}}},
+]
+
+
+@pytest.mark.parametrize("schema", REFUSED, ids=str)
+def test_a_refusal_holds_nothing_of_the_compilation(schema):
+    """Not by its traceback or context either, nor by a circle of references."""
+    with pytest.raises(GrammarError) as first:
+        compiled(schema)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(GrammarError) as raised:
+            compiled(json.dumps(schema))
+        left = [type(one).__name__ for one in gc.get_objects()]
+    finally:
+        gc.enable()
+    assert str(raised.value) == str(first.value)
+    assert raised.value.__context__ is None
+    assert not {"_Compilation", "JsonText", "Tableau", "Branch", "Documents"} & set(left)
+
+
+def test_a_grammar_of_a_text_is_pickled_as_the_text():
+    text = json.dumps({"$defs": {"a": {"const": "found"}}, "$ref": "#/$defs/a"})
+    grammar = compiled(text)
+    again = pickle.loads(pickle.dumps(grammar))
+    assert text.encode() in pickle.dumps(grammar)
+    assert again.accepts('"found"')
+    assert again.automaton.n_states == grammar.automaton.n_states
+
+
+def test_schemas_that_only_refer_to_others_are_these():
+    """Through any number of names, and whatever the draft does with keywords beside a reference."""
+    defs = {
+        "last": {"type": "object", "properties": {"n": {"type": "integer", "maximum": 3}}, "required": ["n"]},
+        "next": {"$ref": "#/$defs/last", "title": "the next"},
+        "first": {"$ref": "#/$defs/next", "description": "the first"},
+    }
+    schema = {"$defs": defs, "properties": {name: {"$ref": f"#/$defs/{name}"} for name in defs}, "type": "object"}
+    inline = {"type": "object", "properties": dict.fromkeys(defs, defs["last"])}
+    grammar = compiled(schema, mode="generate")
+    assert grammar.automaton.n_states == compiled(inline, mode="generate").automaton.n_states
+    assert grammar.accepts('{"last": {"n": 1}, "next": {"n": 2}, "first": {"n": 3}}')
+    assert not grammar.accepts('{"first": {"n": 4}}')
+    schema["properties"]["first"]["properties"] = {"n": {"type": "integer", "minimum": 2}}
+    for draft, is_valid in ((2020, False), (7, True)):
+        beside = compiled(schema, mode="generate", draft=draft)
+        assert beside.accepts('{"first": {"n": 1}}') == is_valid
+        assert beside.accepts('{"first": {"n": 2}}')
+    with pytest.raises(GrammarError, match="leads back to itself"):
+        compiled({"properties": {"a": {"$ref": "#/properties/b"}, "b": {"$ref": "#/properties/a"}}})

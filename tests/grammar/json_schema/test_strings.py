@@ -5,7 +5,9 @@ import re
 
 import pytest
 
-from oxillama.grammar.json_schema import JsonSchemaCompiler
+from oxillama.grammar.automaton import character_ranges
+from oxillama.grammar.characters import category_ranges
+from oxillama.grammar.json_schema import JsonSchemaCompiler, json_text
 
 PIECES = ("a", "s3://", "/", ":", "é", "\n", "\u2028", "😀", '"', "\\", "\x7f", "@b.c", " ")
 ANY = "[^\n\r\u2028\u2029]*"  # ECMAScript's `.*`
@@ -51,3 +53,27 @@ def test_a_character_of_a_long_string_takes_few_states(pattern, n_kinds):
     most = 1000
     grammar = JsonSchemaCompiler.compile({"type": "string", "pattern": pattern, "maxLength": most})
     assert grammar.automaton.n_states < 2 * n_kinds * most + 500
+
+
+@pytest.mark.parametrize("name", ["L", "P", "Cn", "Assigned"])
+def test_large_sets_are_spelled_as_a_whole(name):
+    """ASCII and the rest are spelled apart, and mean the same characters in the same order."""
+    ranges = character_ranges((*(category_ranges(name) or ()), (0x20, 0x22), (0x7A, 0x90)))
+    assert len(ranges) > json_text.FEW
+    assert json_text._spellings(ranges) == json_text._spelled(ranges)
+
+
+def test_patterns_with_the_same_letters_share_an_automaton(monkeypatch):
+    monkeypatch.setattr(json_text, "_automata", {})
+    patterns = [r"^[\p{L}\p{N}_]{1,300}$", r"^[\p{L}\p{N}.-]{1,300}$"]
+    first, second = [JsonSchemaCompiler.compile({"type": "string", "pattern": pattern}) for pattern in patterns]
+    kept = [name for name in json_text._automata if isinstance(name, tuple) and name[0] in ("raw", "escaped")]
+    assert len(kept) == 2
+    for text, is_one, is_other in (
+        ("é_", True, False),
+        ("é.", False, True),
+        ("\u4e00٣", True, True),
+        ("!", False, False),
+    ):
+        for spelled in (json.dumps(text), json.dumps(text, ensure_ascii=False)):
+            assert (first.accepts(spelled), second.accepts(spelled)) == (is_one, is_other), text
