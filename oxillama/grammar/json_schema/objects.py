@@ -228,10 +228,7 @@ def _plan(
 
 
 def _can_be_met(demands: list[Literal]) -> bool:
-    for demand in demands:  # faster than `all` of the few that there are
-        if demand.schema is False:
-            return False
-    return True
+    return all(demand.schema is not False for demand in demands)
 
 
 def _count(plan: Plan, literals: Sequence[Literal]) -> None:
