@@ -83,10 +83,8 @@ def test_instances_are_accepted_exactly_if_they_are_valid(schema, values):
             assert not any(is_valid(value, schema) for value in values)
         return
     for value in values:
-        texts = [json.dumps(v, ensure_ascii=a) for v in itertools.islice(orders(value), 50) for a in (True, False)]
-        accepted = [grammar.accepts(text) for text in texts]
-        if is_valid(value, schema):
-            # In some order of its keys: that of the schema.
-            assert any(accepted), value
-        else:
-            assert not any(accepted), value
+        # A valid one in some order of its keys, that of the schema, and of others as many as a test has time for.
+        valid = is_valid(value, schema)
+        some = itertools.islice(orders(value), None if valid else 50)
+        texts = (json.dumps(v, ensure_ascii=a) for v in some for a in (True, False))
+        assert any(grammar.accepts(text) for text in texts) == valid, value
