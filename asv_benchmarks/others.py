@@ -39,7 +39,7 @@ PACKAGES = {
     "OpenVINO": "openvino-genai",
     "CTranslate2": "ctranslate2",
     "onnxruntime-genai": "onnxruntime-genai",
-    "torch": "transformers",
+    "torch": "torch",
 }
 WORKS = {
     "1": Work(decode=16),

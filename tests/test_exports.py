@@ -141,6 +141,7 @@ def test_a_first_token_is_light():
     loaded = python("import oxillama, sys; oxillama.load().generate('a', max_tokens=1); print(*sys.modules)")
     assert "oxillama.lora.adapter" in loaded
     assert set(loaded) & {"jinja2", "asyncio", "html", "zipfile", "huggingface_hub", "torch"} == set()
+    assert set(loaded) & {"_hashlib", "_ssl", "hmac", "secrets"} == set()  # which OpenSSL comes with
     assert set(loaded) & {f"oxillama.lora.{name}" for name in ("merging", "names", "namings", "peft")} == set()
 
 

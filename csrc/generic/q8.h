@@ -186,9 +186,10 @@ INLINE void strip_q8(const q8_format f, const uint8_t *panel, int half, const q8
         acc[t] = sum[t];
 }
 
-/* One tile of tokens against all panels from `row` on. Where a panel is two halves, they take turns at strips of it: memory is read
- * once, in order, and the second finds its share in the first-level cache. Of more than two tokens, both pass through one
- * copy of the body: it takes the compiler long, and sums that wait in memory for a strip cost less than a hundredth. */
+/* One tile of tokens against all panels from `row` on. Where a panel is two halves, they take turns at strips of it: memory
+ * is read once, in order, and the second finds its share in the first-level cache. Of more than two tokens, both pass
+ * through one copy of the body: it takes the compiler long, and sums that wait in memory for a strip cost less than a
+ * hundredth. */
 INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_t row, const int T)
 {
     q8_tile x = {.k = a->k, .nb = a->k / OX_CHUNK};
@@ -403,12 +404,15 @@ INLINE int64_t no_panels(const ox_gemm_args *a, int64_t t0)
     TILES_Q8(name, no_panels, __VA_ARGS__) static void gemm_##name(const ox_gemm_args *a) { tiles_##name(a); }
 #endif
 #if TILE_PANELS > 1
-#define GEMM_TOGETHER(name, ...)                                               \
+#if NV != 1 || defined(DOT_IS_7_BIT) || defined(HAVE_DOTS) || defined(HAVE_PAIRS)
+#error "panels go through a tile together only where a panel is one vector, and vi_dot one instruction for all bytes"
+#endif
+#define GEMM_TOGETHER(name, ...)                                                              \
     static __attribute__((noinline)) int64_t panels_##name(const ox_gemm_args *a, int64_t t0) \
-    {                                                                          \
-        return panels_q8(a, (q8_format){__VA_ARGS__}, t0);                     \
-    }                                                                          \
-    TILES_Q8(name, panels_##name, __VA_ARGS__)                                 \
+    {                                                                                         \
+        return panels_q8(a, (q8_format){__VA_ARGS__}, t0);                                    \
+    }                                                                                         \
+    TILES_Q8(name, panels_##name, __VA_ARGS__)                                                \
     static void gemm_##name(const ox_gemm_args *a) { tiles_##name(a); }
 #else
 #define GEMM_TOGETHER GEMM_ALWAYS

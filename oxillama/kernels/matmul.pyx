@@ -66,9 +66,10 @@ cdef void _choose_group(job *j, int nt) noexcept:
     cdef int64_t group = j.n_panels
     if j.n_tokens > 8:
         group = max(<int64_t>1, <int64_t>(GROUP_BYTES // j.panel_bytes)) if j.integer else FLOAT_GROUP
-        group += group % 2      # kernels of some integer formats take two at a time
     j.together = 1 if j.integer else FLOAT_TOGETHER
     j.group = max(j.together, min(group, j.n_panels // (4 * nt)))
+    if j.integer and j.group % 2 and (j.group + 1) * j.panel_bytes <= GROUP_BYTES + GROUP_BYTES // 4:
+        j.group += 1            # kernels of some formats take two at a time
     if j.n_tokens > 8 and j.integer:
         j.together = j.group    # a tile of tokens, once loaded, is multiplied by all of them
     j.at_once = max(j.together, <int64_t>(READ_BYTES // _stored_bytes(j)) // j.together * j.together)

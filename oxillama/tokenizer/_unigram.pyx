@@ -34,7 +34,7 @@ cdef class UnigramTrie:
     texts, usable: the vocabulary, and which of it text may turn into (uint8 [n_vocab]). scores: float64 [n_vocab].
     unk, unknown: the id of a character that is no token, as many as there are in a row, and its score.
     byte_ids: of each byte the id by which unknown characters are spelt, int32 [256]; None: they are not.
-    TokenizerError for a vocabulary of 256 MB.
+    TokenizerError for a vocabulary of 256 MB, ValueError for arrays of other lengths.
     """
 
     cdef TokenTexts _texts
@@ -55,6 +55,8 @@ cdef class UnigramTrie:
         cdef Py_ssize_t i, n, most = len(texts.data) + 1
         if most > 1 << NODE_BITS:
             raise TokenizerError(f"the vocabulary holds {most - 1} bytes of text; the limit is {(1 << NODE_BITS) - 1}")
+        if not len(usable) == len(scores) == texts._n or (byte_ids is not None and len(byte_ids) != 256):
+            raise ValueError(f"{texts._n} tokens with {len(usable)} uses and {len(scores)} scores, or not 256 bytes")
         self._texts, self._usable, self._scores, self._byte_ids = texts, usable, scores, byte_ids
         self._unk, self._unknown = unk, unknown
         self._seed = int.from_bytes(os.urandom(8), "little")
@@ -110,7 +112,10 @@ cdef class UnigramTrie:
     # ---- texts
 
     def ids(self, str text not None):
-        """The ids of a text's tokens. MemoryError, TokenizerError for a text of 1 GB."""
+        """The ids of a text's tokens, in 16 bytes of memory for each byte of it.
+
+        MemoryError, TokenizerError for a text of 1 GB, UnicodeEncodeError for half of a surrogate pair.
+        """
         cdef Py_ssize_t n = 0
         cdef const uint8_t *data = <const uint8_t *> PyUnicode_AsUTF8AndSize(text, &n)
         if n >= 1 << 30:

@@ -30,6 +30,7 @@ __all__ = [
     "Encode",
     "Splitter",
     "byte_level_encoder",
+    "check_longest",
     "is_library_fault",
     "run",
     "score_order",
@@ -187,6 +188,17 @@ def refuse(text: str, missing: bytes) -> None:
         )
 
 
+def check_longest(vocab: Vocab, usable: NDArray[np.bool_], order: NDArray[np.intp] | None = None) -> None:
+    """TokenizerError for a scored token of which a text may make so many tries that encoding it would take ages: the
+    longest of the usable ones, the first in an order of ids."""
+    lengths = np.where(usable, vocab.tokens.n_chars(), 0)
+    longest = int(np.argmax(lengths)) if order is None else int(order[np.argmax(lengths[order])])
+    if lengths[longest] > _MAX_SCORED:
+        raise TokenizerError(
+            f"tokenizer.ggml.tokens[{longest}] has {lengths[longest]} characters; the limit is {_MAX_SCORED}"
+        )
+
+
 def score_order(vocab: Vocab, usable: NDArray[np.uint8]) -> NDArray[np.int32]:
     """Ranks of tokens as what merges make, int32 [n_vocab]: the highest score goes first, wholes of one score by id.
 
@@ -199,11 +211,7 @@ def score_order(vocab: Vocab, usable: NDArray[np.uint8]) -> NDArray[np.int32]:
     made = (n_chars > 1) & (usable != 0)
     scores = np.zeros(len(texts)) if vocab.scores is None else vocab.scores
     by_rank = np.argsort(-scores, kind="stable")
-    longest = by_rank[np.argmax(np.where(made, n_chars, 0)[by_rank])]
-    if made[longest] and n_chars[longest] > _MAX_SCORED:
-        raise TokenizerError(
-            f"tokenizer.ggml.tokens[{longest}] has {n_chars[longest]} characters; the limit is {_MAX_SCORED}"
-        )
+    check_longest(vocab, made, by_rank)
     order = np.empty(len(texts), np.int32)
     order[by_rank] = np.arange(len(texts), dtype=np.int32)
     order[~made] = -1

@@ -10,7 +10,7 @@ import numpy as np
 
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer._unigram import UnigramTrie
-from oxillama.tokenizer.bpe import MARK, Encode, is_library_fault, run, usable_tokens
+from oxillama.tokenizer.bpe import MARK, Encode, check_longest, is_library_fault, run, usable_tokens
 from oxillama.tokenizer.token_types import CONTROL, UNKNOWN, USER_DEFINED
 from oxillama.tokenizer.vocab import Vocab
 
@@ -66,7 +66,7 @@ def unigram_encoder(vocab: Vocab) -> Encode:
     """Encoder of a ``t5`` vocabulary: sentencepiece's normalisation, then the best-scoring segmentation.
 
     Raises:
-        TokenizerError: there is no unknown token, or the precompiled character map is damaged.
+        TokenizerError: there is no unknown token, a token is too long, or the precompiled character map is damaged.
     """
     unk = vocab.special.unk
     if unk is None:
@@ -95,6 +95,7 @@ def _trie(vocab: Vocab, unk: int) -> UnigramTrie:
     there are tokens for all bytes, unknown characters are spelt in those.
     """
     usable = usable_tokens(vocab)
+    check_longest(vocab, usable != 0)
     scores = np.zeros(len(vocab.tokens)) if vocab.scores is None else vocab.scores.copy()
     scores[(usable == 0) | (np.diff(vocab.tokens.starts) == 0)] = 0.0
     scores[vocab.of_kinds(USER_DEFINED)] = 0.0

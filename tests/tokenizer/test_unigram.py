@@ -99,10 +99,10 @@ def test_user_defined_tokens_are_found_before_all_others(made: tuple[Vocabulary,
 
 @pytest.fixture(scope="module")
 def large() -> tuple[Tokenizer, Callable[[str], list[int]], list[str]]:
-    """Twenty thousand tokens, one of them of 600 characters."""
+    """Twenty thousand tokens, one of them of 512 characters."""
     generator = np.random.default_rng(5)
     letters = np.array(list("abcdefghijklmnop▁éß漢字🙂"))
-    words = {"".join(generator.choice(letters, n)) for n in generator.integers(1, 9, 20_000)} | {"a" * 600}
+    words = {"".join(generator.choice(letters, n)) for n in generator.integers(1, 9, 20_000)} | {"a" * 512}
     scores = np.round(generator.uniform(-12, -2, len(words)), 1).astype(np.float32).tolist()
     vocabulary: Vocabulary = {"<unk>": (0.0, UNKNOWN)}
     vocabulary |= {word: (score, NORMAL) for word, score in zip(sorted(words), scores, strict=True)}
@@ -125,6 +125,25 @@ def test_threads_share_a_tokenizer(large: tuple[Tokenizer, Callable[[str], list[
     alone = [tokenizer.encode(text) for text in texts]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(tokenizer.encode, texts * 8)) == alone * 8
+
+
+def test_a_token_that_is_too_long_is_refused() -> None:
+    """Each place of a text of its first character would be the start of as many steps as it has."""
+    with pytest.raises(TokenizerError, match=r"tokenizer\.ggml\.tokens\[2\] has 513 characters; the limit is 512"):
+        of_file({"?": (0.0, UNKNOWN), "a": (-1.0, NORMAL), "a" * 513: (-2.0, NORMAL)}, 0).encode("a")
+    never = {"?": (0.0, UNKNOWN), "a": (-1.0, NORMAL), "a" * 513: (-2.0, CONTROL)}
+    assert of_file(never, 0).encode("aa", add_special=False) == [1, 1]
+
+
+def test_arrays_of_other_lengths_are_refused() -> None:
+    texts, one = table(["a", "b"]), np.ones(2, np.uint8)
+    for usable, scores, byte_ids in (
+        (one[:1], np.zeros(2), None),
+        (one, np.zeros(3), None),
+        (one, np.zeros(2), np.zeros(1, np.int32)),
+    ):
+        with pytest.raises(ValueError, match="2 tokens with"):
+            UnigramTrie(texts, usable, scores, unk=0, unknown=-1.0, byte_ids=byte_ids)
 
 
 @pytest.mark.long
