@@ -215,7 +215,8 @@ INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_
 /* A whole tile of tokens against TILE_PANELS panels at a time, which share each load of the tokens' codes; their sums wait
  * in memory for a chunk. Returns the row behind the last of so many. Where two vectors are multiplied and added in a cycle,
  * and two loaded, loads take longer than products: Q8_0 runs at 1.1 times the speed on Zen 5, Q4_0 and Q5_0 at 1.04. With
- * Q4_K, whose sums take a second product, it was 0.98, and so that stays with one panel. */
+ * Q4_K, whose sums take a second product, it was 0.98, and so that stays with one panel. Not for the first tile of tokens,
+ * which has the panels brought into the second-level cache: two streams from memory take 1.5 times as long as one. */
 INLINE int64_t panels_q8(const ox_gemm_args *a, const q8_format f, int64_t t0)
 {
     q8_tile x = {.k = a->k, .nb = a->k / OX_CHUNK};
@@ -231,10 +232,8 @@ INLINE int64_t panels_q8(const ox_gemm_args *a, const q8_format f, int64_t t0)
         for (int64_t i = 0; i < x.nb; i += f.chunks, block += f.bytes)
             for (int j = 0; j < f.chunks; j++) {
                 chunk c[TILE_PANELS];
-                UNROLL for (int p = 0; p < TILE_PANELS; p++) {
-                    fetch(f, block + (size_t)p * a->panel_bytes, j);
+                UNROLL for (int p = 0; p < TILE_PANELS; p++)
                     f.unpack(block + (size_t)p * a->panel_bytes, j, 0, c + p);
-                }
                 add_chunks(f.form, c, &x, i + j, acc[0]);
             }
         UNROLL for (int p = 0; p < TILE_PANELS; p++)
@@ -341,17 +340,17 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
         tile_q8(a, (q8_format){__VA_ARGS__}, t0, row, T);                   \
     }
 #define CALL_TILE(T, name) case T: tile_##T##_##name(a, t, row); break;
-/* Tokens whose chunks stay in registers. `first` takes a tile through panels together, or is no_panels. */
-#define TILES_Q8(name, first, ...)                                              \
-    EACH_TILE(TILE_Q8, name, __VA_ARGS__)                                       \
-    APART tiles_##name(const ox_gemm_args *a)                                   \
-    {                                                                           \
-        for (int64_t t = 0; t < a->n_tokens; t += TILE) {                       \
-            const int64_t row = a->n_tokens - t < TILE ? 0 : first(a, t);       \
-            switch (a->n_tokens - t < TILE ? a->n_tokens - t : TILE) {          \
-            EACH_TILE(CALL_TILE, name)                                          \
-            }                                                                   \
-        }                                                                       \
+/* Tokens whose chunks stay in registers. `more` takes further tiles through panels together, or is no_panels. */
+#define TILES_Q8(name, more, ...)                                                    \
+    EACH_TILE(TILE_Q8, name, __VA_ARGS__)                                            \
+    APART tiles_##name(const ox_gemm_args *a)                                        \
+    {                                                                                \
+        for (int64_t t = 0; t < a->n_tokens; t += TILE) {                            \
+            const int64_t row = t > 0 && a->n_tokens - t >= TILE ? more(a, t) : 0;   \
+            switch (a->n_tokens - t < TILE ? a->n_tokens - t : TILE) {               \
+            EACH_TILE(CALL_TILE, name)                                               \
+            }                                                                        \
+        }                                                                            \
     }
 INLINE int64_t no_panels(const ox_gemm_args *a, int64_t t0)
 {
