@@ -250,7 +250,7 @@ typedef struct ox_kernels {
     /* BF16 weights times activations rounded to bfloat16, nearest even, in rows of ox_bf16_row_bytes(k). NULL where the
      * CPU doesn't multiply bfloat16: there gemm[OX_BF16] is used, which takes float rows in every tier. */
     void (*round_bf16)(const float *x, void *row, int64_t k);
-    ox_gemm_fn *gemm_bf16, *gemm_bf16_rows; /* of panels, and of rows as files store them */
+    ox_gemm_fn *gemm_bf16, *gemm_bf16_rows; /* of panels; and as gemm_rows, which may be NULL alone */
     /* rows */
     void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps);
     /* w and b may be NULL */

@@ -225,6 +225,8 @@ def _scaled(codes: NDArray[np.float32], scales: NDArray[np.float16]) -> NDArray[
 
 def _rotated(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """[..., dimensions] as `ox_rotate` in ``csrc/scalar/four_bits.h`` turns them, there and back."""
+    if not x.shape[-1]:  # of an index, which has keys alone
+        return x
     run = min(x.shape[-1] & -x.shape[-1], 256)
     matrix = np.ones((1, 1), np.float32)
     while len(matrix) < run:

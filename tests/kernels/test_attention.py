@@ -214,7 +214,7 @@ def test_outliers_of_keys_cost_4_bits_little(dim):
 
 @pytest.mark.parametrize("kv_type", range(4))
 @pytest.mark.parametrize("tier", [t for t in _table.usable_tiers() if t != "scalar"])
-@pytest.mark.parametrize("dim", [1, 16, 31, 33, 64, 100])
+@pytest.mark.parametrize("dim", [1, 16, 31, 33, 64, 96, 100, 256, 320, 576])
 def test_tiers_store_equal_bits(tier, dim, kv_type):
     x = np.random.default_rng(dim).standard_normal(dim).astype(np.float32)
     for kind, size in zip(("key", "value"), _check.kv_panel_bytes(kv_type, dim, dim), strict=True):

@@ -87,7 +87,7 @@ def test_matrices_of_any_formats_share_an_input(n):
 
 
 def at_address(data, past_line):
-    """A copy of the bytes that begins so many behind a multiple of 64, and ends where its memory does."""
+    """A copy of the bytes that begins so many behind a multiple of 64."""
     memory = np.empty(data.nbytes + 128, np.uint8)
     start = -memory.ctypes.data % 64 + past_line
     memory[start : start + data.nbytes] = data

@@ -2,6 +2,7 @@
 
 import json
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import lru_cache
@@ -34,7 +35,8 @@ SCHEMA = "the schema"
 FEW = 8  # ranges of characters
 LIKELY_REFUSED = 100_000  # states, by a guess that is several times too high
 MAX_KEPT = 512  # automata,
-MAX_KEPT_STATES = 1 << 11  # of at most so many states, at about 100 bytes
+MAX_KEPT_STATES = 1 << 11  # of at most so many states, at about 100 bytes,
+MAX_KEPT_RANGES = 1 << 11  # and of sets of at most so many ranges, which are their names: all letters are 700
 
 
 class _Later(NamedTuple):
@@ -180,7 +182,8 @@ class JsonText:
             cost = rules.budget.spent
         if found.n_states <= MAX_KEPT_STATES:
             while len(_automata) >= MAX_KEPT:
-                _automata.pop(next(iter(_automata), None), None)
+                with suppress(KeyError):  # another thread may have emptied it
+                    _automata.popitem(last=False)
             _automata[name] = found, cost
         self.budget.spend(cost, SCHEMA)
         return found
@@ -203,7 +206,7 @@ class JsonText:
         if ranges not in self._called:
             self.budget.spend(4 * len(ranges), SCHEMA)
             ascii_, beyond = _divided(ranges)
-            is_large = len(beyond) > FEW
+            is_large = FEW < len(beyond) <= MAX_KEPT_RANGES
             raw, escaped = _spellings(ascii_ if is_large else ranges)
             ascii_raw = tuple([one for one in raw if len(one) == 1])
             raw = raw[len(ascii_raw) :]
@@ -321,7 +324,8 @@ class JsonText:
         return self.maybe(r.seq((item, r.repeat(r.seq((self.comma, item)), 0))))
 
 
-_automata: dict[Hashable, tuple[Automaton, int]] = {}  # with their cost, least recently used first
+# With their cost, least recently used first. Several threads compile schemas: each call of it is one step for them.
+_automata: OrderedDict[Hashable, tuple[Automaton, int]] = OrderedDict()
 
 
 def _spellings(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:

@@ -6,6 +6,8 @@ import itertools
 import json
 import pickle
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -51,6 +53,39 @@ def test_structure_is_refused_before_any_string_is_made(monkeypatch):
     string = {"type": "string", "pattern": "^arn:.*:[a-z]+$", "maxLength": 99}
     with pytest.raises(GrammarError, match="uniqueItems at #/properties/b"):
         compiled({"type": "object", "properties": {"a": string, "b": many}})
+
+
+def test_threads_share_the_kept_automata(monkeypatch):
+    monkeypatch.setattr(texts, "MAX_KEPT", 2)
+    schemas = [{"type": "string", "pattern": f"^{'ab' * n}[cd]", "maxLength": 30} for n in range(12)]
+    alone = [compiled(schema).automaton.n_states for schema in schemas]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(lambda schema: compiled(schema).automaton.n_states, schemas * 8))
+    finally:
+        sys.setswitchinterval(interval)
+    assert together == alone * 8
+
+
+@pytest.mark.parametrize("properties", [{}, {"a": {"type": "integer"}}, {"a": True, "b": {"enum": ["x"]}}])
+@pytest.mark.parametrize("required", [[], ["a"], ["c"]])
+@pytest.mark.parametrize("more", [{}, {"additionalProperties": False}, {"patternProperties": {"^c": {"type": "null"}}}])
+def test_plain_objects_are_those_that_have_alternatives(properties, required, more):
+    """A keyword that says nothing sends an object through the search of combinations."""
+    schema = {"type": "object", "properties": properties, "required": required, **more}
+    values = [dict(zip(names, items, strict=True)) for names in (("a",), ("a", "b"), ("a", "c"), ("c",), ())
+              for items in itertools.product((1, "x", None), repeat=len(names))]  # fmt: skip
+    found = []
+    for one in (schema, {**schema, "anyOf": [{}, {"minProperties": 0}]}):
+        try:
+            grammar = compiled(one)
+        except GrammarError:
+            found.append(None)
+        else:
+            found.append([grammar.accepts(json.dumps(value)) for value in values])
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("most", [3, 5000])

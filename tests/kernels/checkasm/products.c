@@ -134,8 +134,9 @@ static void check_format(const ox_kernels *scalar, const ox_kernels *t, const ox
         check_product(scalar, t, f, rows[n % COUNT(rows)], 2 * k, n, 0, rounds);
     for (int j = 0; j < COUNT(rows); j++)
         check_product(scalar, t, f, rows[j], k, 10, 1, rounds);
-    for (int n = 1; n <= 4 && f->values == 1; n++)
-        check_product(scalar, t, f, 50, 32 * (n + 1), n, 0, rounds); /* whole lines of the cache, and halves */
+    static const int lines[] = {64, 96, 48, 80, 24, 40}; /* columns: whole lines of the cache, and halves behind them */
+    for (int n = 0; n < COUNT(lines) && f->values == 1; n++)
+        check_product(scalar, t, f, 50, lines[n], n % 4 + 1, 0, rounds);
     check_product(scalar, t, f, 83, k, 67, 1, rounds); /* more panels and tokens than one group has */
 }
 
