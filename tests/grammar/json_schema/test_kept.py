@@ -1,5 +1,7 @@
 """Automata cached per process: grammars are the same with and without the cache, and numbers aren't mixed up."""
 
+from collections import OrderedDict
+
 import pytest
 
 from oxillama.grammar.json_schema import JsonSchemaCompiler
@@ -24,7 +26,7 @@ INSTANCES = [
 def test_kept_parts_change_nothing(schema, monkeypatch):
     warm = JsonSchemaCompiler.compile(schema)
     again = JsonSchemaCompiler.compile(schema)
-    monkeypatch.setattr(texts, "_automata", {})
+    monkeypatch.setattr(texts, "_automata", OrderedDict())
     monkeypatch.setattr(texts, "MAX_KEPT", 1)
     cold = JsonSchemaCompiler.compile(schema)
     assert len(texts._automata) <= 1

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import OrderedDict
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_large_sets_are_spelled_as_a_whole(name):
 
 
 def test_patterns_with_the_same_letters_share_an_automaton(monkeypatch):
-    monkeypatch.setattr(json_text, "_automata", {})
+    monkeypatch.setattr(json_text, "_automata", OrderedDict())
     patterns = [r"^[\p{L}\p{N}_]{1,300}$", r"^[\p{L}\p{N}.-]{1,300}$"]
     first, second = [JsonSchemaCompiler.compile({"type": "string", "pattern": pattern}) for pattern in patterns]
     kept = [name for name in json_text._automata if isinstance(name, tuple) and name[0] in ("raw", "escaped")]
