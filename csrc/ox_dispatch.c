@@ -40,6 +40,7 @@ const char *ox_compiler(void) { return "gcc " __VERSION__; }
 #endif
 
 static ox_kernels tables[OX_N_TIERS];
+int ox_two_panels;
 
 /* Called with Python's import lock held, so that no second thread can see a half-built table. */
 const ox_kernels *ox_table(ox_tier tier)
@@ -53,6 +54,7 @@ const ox_kernels *ox_table(ox_tier tier)
     case OX_TIER_AVX512:
         ox_avx2_init(t);
         ox_avx512_init(t);
+        ox_two_panels = ox_two_panels_pay();
         if (ox_has_avx512_bf16())
             ox_avx512_bf16_init(t);
         break;

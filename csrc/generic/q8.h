@@ -214,7 +214,8 @@ INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_
 
 /* A whole tile of tokens against TILE_PANELS panels at a time, which share each load of the tokens' codes; their sums wait
  * in memory for a chunk. Returns the row behind the last of so many. Where two vectors are multiplied and added in a cycle,
- * and two loaded, loads take longer than products: Q8_0 runs at 1.1 times the speed on Zen 5, Q4_0 and Q5_0 at 1.04. With
+ * and two loaded, loads take longer than products: Q8_0 runs at 1.1 times the speed on Zen 5, Q4_0 and Q5_0 at 1.04; on
+ * Zen 4, which multiplies one, at 0.95 to 0.97, 0.93 and 0.9, so that the tier says by PANELS_TOGETHER when it pays. With
  * Q4_K, whose sums take a second product, it was 0.98, and so that stays with one panel. Not for the first tile of tokens,
  * which has the panels brought into the second-level cache: two streams from memory take 1.5 times as long as one. */
 INLINE int64_t panels_q8(const ox_gemm_args *a, const q8_format f, int64_t t0)
@@ -383,7 +384,7 @@ INLINE int64_t no_panels(const ox_gemm_args *a, int64_t t0)
 
 /* When a chunk's vectors stay in registers: always, where they are quickly unpacked again for the next tile; for one tile
  * only; never, where unpacking costs more than the products of a tile, so that one copy of it should do. Pairs are made
- * from memory. TOGETHER is ALWAYS for formats whose panels a whole tile goes through TILE_PANELS at a time. */
+ * from memory. TOGETHER is ALWAYS for formats whose panels a whole tile may go through TILE_PANELS at a time. */
 #define GEMM_NEVER(name, ...) \
     GROUPS_Q8(name, __VA_ARGS__) static void gemm_##name(const ox_gemm_args *a) { groups_##name(a); }
 #define GEMM_ONE_TILE(name, ...)                      \
@@ -409,7 +410,7 @@ INLINE int64_t no_panels(const ox_gemm_args *a, int64_t t0)
 #define GEMM_TOGETHER(name, ...)                                                              \
     static __attribute__((noinline)) int64_t panels_##name(const ox_gemm_args *a, int64_t t0) \
     {                                                                                         \
-        return panels_q8(a, (q8_format){__VA_ARGS__}, t0);                                    \
+        return PANELS_TOGETHER ? panels_q8(a, (q8_format){__VA_ARGS__}, t0) : 0;              \
     }                                                                                         \
     TILES_Q8(name, panels_##name, __VA_ARGS__)                                                \
     static void gemm_##name(const ox_gemm_args *a) { tiles_##name(a); }
