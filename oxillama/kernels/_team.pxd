@@ -25,6 +25,7 @@ cdef enum: N_COSTS = 256
 cdef struct cost:
     uint64_t key
     double one, team                # with one thread, and with all
+    double ratio                    # of the team's to that of one thread, when both were measured
     int32_t n_one, n_team           # measurements of each, up to a few
     int32_t left, wait              # measured regions until the other choice is tried, and until it is tried again
     int32_t skip                    # regions until one is measured again, where the choice is settled
@@ -43,13 +44,17 @@ cdef class Team:
     cdef readonly int n_threads
     cdef cost costs[N_COSTS]
     cdef region last                # of decide() and record()
-    cdef double credit, stall, over
+    cdef double credit, stall, over, late, expected, doubt, alone, known
     cdef int64_t resume, resumed, hold
     cdef int backoff, burst
     cdef int begin(self, region *r, uint64_t kind, int64_t work) noexcept nogil
     cdef void end(self, region *r) noexcept nogil
+    cdef cost *slot(self, uint64_t key) noexcept nogil
     cdef cost *find(self, uint64_t kind, int64_t work) noexcept nogil
     cdef int choose(self, region *r, int64_t now) noexcept nogil
     cdef int try_other(self, region *r, int best, double one, double team) noexcept nogil
     cdef void learn(self, region *r, int64_t elapsed, int64_t now) noexcept nogil
-    cdef void watch(self, double late, int64_t now) noexcept nogil
+    cdef void compare(self, region *r, double x) noexcept nogil
+    cdef void watch(self, double elapsed, double one, int64_t now) noexcept nogil
+    cdef void test(self, double elapsed, double known, int64_t now) noexcept nogil
+    cdef void leave(self, int64_t now) noexcept nogil

@@ -10,10 +10,14 @@ size, keeps what they cost with one thread and with all, and takes the cheaper.
   costs what the other choice would have saved; that is paid from a credit of 1 % of the time measured. Threads that
   have just been woken are awake for the next region too, so teams are tried in bursts, which a region for itself could
   not judge.
+- *Ratios.* Both choices are compared by what the team took of one thread's time when they were measured side by side.
+  Memory that is slow for a while, since other machines of the host want it, slows down both, and costs that were
+  measured at different times would tell of nothing else.
 - *Neighbours.* Regions of the team that take longer than one thread would have taken add up (a CUSUM test). Once that
-  is more than any waking takes, the cores are not ours alone: a region is then shared out only if one thread would take
-  longer than the team and such a loss together. After a while, at first 16 times the loss, the team is tried again,
-  and each loss soon after doubles the wait, to at most 256 times the loss.
+  is more than any waking takes, the team is in doubt, and some regions have one thread. If they aren't as slow, the
+  cores are not ours alone: a region is then shared out only if one thread would take longer than the team and such a
+  loss together. After a while, at first 4 times the loss, the team is tried again, and each loss soon after doubles the
+  wait, to at most 256 times the loss.
 
 One thread or all of them, nothing between: GNU OpenMP ends threads whenever a smaller team follows a larger one. No
 result depends on the choice, as none depends on the number of threads.
@@ -52,16 +56,19 @@ cdef enum:
     LEAST_WAIT = 4                  # measured regions between two trials, doubled each time
     MOST_WAIT = 256
     BURST = 64                      # regions that try the team together, about a token's
+    PLACES = 8                      # of the table in which a key's costs may be
     SAMPLED = 16                    # of so many regions that stay with one thread, one is measured
     FIRST_CREDIT = 2_000_000        # ns
     MOST_CREDIT = 5_000_000
     LATE = 500_000                  # ns of delay that no waking explains, and a scheduler's quantum does
-    LEAST_BACKOFF = 16
+    LONG = 20_000                   # ns of a region of which each is measured, for what a clock takes is nothing to it
+    LEAST_BACKOFF = 4
     MOST_BACKOFF = 256
 
 # Where nothing is known yet: ns for a unit of work, and for waking a team.
 cdef double GUESS = 0.05
 cdef double WAKING = 15_000
+cdef double TOLERANCE = 1.1         # of the time of one thread, within which a team isn't late
 
 cdef bint _always = False
 
@@ -102,19 +109,28 @@ cdef class Team:
             now = ox_nanoseconds()
             self.learn(r, now - r.start, now)
 
+    cdef cost *slot(self, uint64_t key) noexcept nogil:
+        """Where the costs of a key are, or shall be: the first of a few places that is its own or free."""
+        cdef uint64_t at = key * <uint64_t>0x9E3779B97F4A7C15 >> 56
+        cdef int i
+        for i in range(PLACES):
+            if self.costs[(at + i) % N_COSTS].key in (key, 0):
+                return &self.costs[(at + i) % N_COSTS]
+        return &self.costs[at]
+
     cdef cost *find(self, uint64_t kind, int64_t work) noexcept nogil:
         """What is known of such regions. Of a new size: what a size within three octaves costs per unit of work."""
         cdef uint64_t size = ox_size_class(<uint64_t>max(work, <int64_t>1)), key = kind << 8 | size, near
-        cdef cost *c = &self.costs[key * <uint64_t>0x9E3779B97F4A7C15 >> 56]
+        cdef cost *c = self.slot(key)
         cdef cost *other
         cdef int i
         if c.key == key:
             return c
-        c.key, c.one, c.team, c.n_one, c.n_team, c.skip = key, GUESS, 0, 0, 0, 0
+        c.key, c.one, c.team, c.ratio, c.n_one, c.n_team, c.skip = key, GUESS, 0, 1, 0, 0, 0
         c.left = c.wait = LEAST_WAIT
         for i in range(1, 25):
             near = kind << 8 | (size + <uint64_t>(i // 2) if i % 2 else size - <uint64_t>(i // 2)) & 255
-            other = &self.costs[near * <uint64_t>0x9E3779B97F4A7C15 >> 56]
+            other = self.slot(near)
             if other.key == near and near != key and other.n_one + other.n_team:
                 c.one = other.one
                 break
@@ -123,7 +139,7 @@ cdef class Team:
     cdef int choose(self, region *r, int64_t now) noexcept nogil:
         cdef cost *c = r.of
         cdef int n = usable_threads(self.n_threads), best = 1
-        cdef double one = c.one * r.work, team = c.team * r.work if c.n_team else one / n + WAKING
+        cdef double one = c.one * r.work, team = one * c.ratio if c.n_one and c.n_team else one / n + WAKING
         if n == 1:
             c.skip = SAMPLED - 1 if c.n_one >= FEW else 0
             return 1
@@ -131,6 +147,8 @@ cdef class Team:
             if now < self.resume:
                 return n if team + self.stall < one else 1
             self.stall, self.resumed = 0, now
+        if self.doubt > 0 and one < 8 * LATE:
+            return 1
         if team < one * 0.95:
             best = n
         if self.burst > 0:
@@ -151,7 +169,7 @@ cdef class Team:
                 self.burst = BURST
                 return self.n_threads
             return 1
-        if best == 1 and c.n_one >= FEW:
+        if best == 1 and c.n_one >= FEW and one < LONG:
             c.skip = SAMPLED - 1
         return best
 
@@ -160,7 +178,10 @@ cdef class Team:
         cdef double x = elapsed / r.work, best = c.one
         if c.n_team and c.team < best:
             best = c.team
+        self.compare(r, x)
         if r.n == 1:
+            if self.doubt > 0 and c.n_one:
+                self.test(elapsed, c.one * r.work, now)
             c.one = _blend(c.one, c.n_one, x)
             c.n_one = min(c.n_one + 1, <int32_t>FEW)
         else:
@@ -168,23 +189,50 @@ cdef class Team:
             c.n_team = min(c.n_team + 1, <int32_t>FEW)
             if not c.n_one:
                 c.one = min(c.one, r.n * c.team)    # a guess, and the most that it can be
-            self.watch(elapsed - (c.one if c.n_one else r.n * c.team) * r.work, now)
+            self.watch(elapsed, (c.one if c.n_one else r.n * c.team) * r.work, now)
+        if c.n_one and c.n_team and min(c.n_one, c.n_team) < FEW:
+            c.ratio = c.team / c.one
         self.credit = min(self.credit + 0.01 * elapsed, <double>MOST_CREDIT)
         if r.trial:
             self.credit -= max(elapsed - best * r.work, 0.)
             if self.credit < 0:
                 self.burst = 0
 
-    cdef void watch(self, double late, int64_t now) noexcept nogil:
-        """Adds up how much later than one thread the team is, and draws the consequence."""
-        self.over = max(self.over + late, 0.)
-        if self.over < LATE:
+    cdef void compare(self, region *r, double x) noexcept nogil:
+        """A trial against what the usual choice has cost lately: what slows down both, as memory may, makes no difference."""
+        cdef cost *c = r.of
+        if r.trial and min(c.n_one, c.n_team) >= FEW:
+            c.ratio = _blend(c.ratio, FEW, x / c.one if r.n > 1 else c.team / x)
+
+    cdef void watch(self, double elapsed, double one, int64_t now) noexcept nogil:
+        """Adds up how much later than one thread the team is; when it is too much, one thread shows how long it takes."""
+        self.over += elapsed - one * TOLERANCE
+        if self.over <= 0:
+            self.over = self.late = self.expected = 0
             return
+        self.late += elapsed
+        self.expected += one
+        if self.over >= LATE and self.doubt <= 0:
+            self.doubt, self.alone, self.known, self.burst = LATE, 0, 0, 0
+
+    cdef void test(self, double elapsed, double known, int64_t now) noexcept nogil:
+        """A region of one thread while the team is in doubt: were such regions faster when they were measured, too?"""
+        self.alone += elapsed
+        self.known += known
+        self.doubt -= known
+        if self.doubt > 0:
+            return
+        if self.late * self.known > 1.1 * self.alone * self.expected:
+            self.leave(now)
+        self.over = self.late = self.expected = 0
+
+    cdef void leave(self, int64_t now) noexcept nogil:
+        """The cores are not the team's alone: one thread, for a while."""
         if self.hold and now - self.resumed < 4 * self.hold:
             self.backoff = min(2 * self.backoff, <int>MOST_BACKOFF)
         else:
             self.backoff = LEAST_BACKOFF
-        self.stall, self.hold, self.over, self.burst = self.over, <int64_t>(self.over * self.backoff), 0, 0
+        self.stall, self.hold = self.over, <int64_t>(self.over * self.backoff)
         self.resume = now + self.hold
 
     def decide(self, kind, work, now):

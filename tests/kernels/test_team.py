@@ -1,6 +1,8 @@
 """How many threads a region gets, with a clock of our own and machines that behave as told."""
 
 import itertools
+import math
+import random
 
 import pytest
 
@@ -115,6 +117,31 @@ def test_a_rare_stall_does_not_end_the_team():
     machine.spent([300 * US], 500 * MS)
     taken, alone = machine.spent([300 * US], 4000 * MS)
     assert taken <= 0.7 * alone
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("tau", [2 * MS, 50 * MS, 1000 * MS])
+def test_the_team_stays_where_memory_slows_down_both_choices(tau, seed):
+    """One token of a model of a billion parameters: the team saves 15 %, and the memory's speed, which other machines of
+    the host share, wanders by as much within `tau`."""
+    chance, team, now, speed, shared = random.Random(seed), Team(2), 1 << 40, 0.0, []
+    for one in [*[150 * US, 80 * US, 400 * US, 200 * US] * 16, 8 * MS] * 200:
+        n = team.decide(one // US, one * 100, now)
+        took = one * (0.85 if n == 2 else 1) * math.exp(0.13 * speed + 0.1 * chance.gauss(0, 1)) + (n - 1) * 3 * US
+        kept = math.exp(-took / tau)
+        speed = speed * kept + math.sqrt(1 - kept * kept) * chance.gauss(0, 1)
+        team.record(int(took))
+        now += int(took)
+        shared.append(one * (n - 1))
+    last = shared[len(shared) // 2 :]
+    assert sum(last) >= 0.75 * sum([150 * US, 80 * US, 400 * US, 200 * US] * 16 + [8 * MS]) * 100
+
+
+def test_many_kinds_keep_what_is_known_of_them():
+    """Kinds are addresses of functions: two that shared a place would drive each other out in every token."""
+    machine, kinds = Machine(2, 150 * US, 150 * US), random.Random(1).sample(range(1 << 40), 100)
+    tokens = [sum(machine.run(200 * US, kind=kind)[0] > 1 for kind in kinds) for _ in range(100)]
+    assert tokens[60:].count(0) >= 25  # trials are in the others
 
 
 def test_kinds_and_sizes_are_told_apart():
