@@ -24,8 +24,9 @@ from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, 
 from oxillama.metrics import RejectedReason
 from oxillama.scheduling.pools import SequencePool
 from oxillama.scheduling.prefix_cache import BLOCK, STATE, WINDOWED
+from oxillama.scheduling.prefill_throttle import PrefillThrottle
 from oxillama.scheduling.scheduler import Plan as SequencePlan
-from oxillama.scheduling.scheduler import PrefillThrottle, Scheduler
+from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import n_common
 
 __all__ = [

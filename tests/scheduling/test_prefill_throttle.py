@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.scheduling.scheduler import (
+from oxillama.scheduling.prefill_throttle import (
     DECODE_STEPS,
     DEPTH,
     LEAST_CHUNK,
