@@ -4,8 +4,8 @@
 #include <string.h>
 #include "../ox_grids.h"
 #include "../scalar/scalar.h"
+#include "inline.h"
 
-#define INLINE static inline __attribute__((always_inline))
 #define MAX_SIZE 256 /* values in a block */
 
 typedef float lf __attribute__((vector_size(4 * LANES)));

@@ -7,9 +7,8 @@
  * Included by each SIMD tier after its vocab.h. */
 #include "../ox_blocks.h"
 #include "../ox_kernels.h"
+#include "inline.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
 #define LOAD_F32(p) vf_set1(*(const float *)(p))
 #define LOAD_I32(p) vi_set1(*(const int32_t *)(p))
 #ifndef DOT_TOKENS
