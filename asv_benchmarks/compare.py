@@ -59,6 +59,7 @@ ROWS = [
     Row("Q8_0", Work(sequences=8), {"decode": 3.0}),
     Row("Q4_K_M", _deep("f16"), {"prefill": 1.8, "decode": 1.4}),
     Row("Q4_K_M", _deep("q8_0"), {"prefill": 4.0, "decode": 2.0}),
+    Row("Q4_K_M", _deep("q4_0"), {"prefill": 4.0, "decode": 2.0}),
     Row("Q4_K_M", expected={"prefill": 3.0, "decode": 1.1}, shape="qwen3moe-1.7b"),
     Row("Q8_0", expected={"prefill": 5.0, "decode": 1.3}, shape="qwen3moe-1.7b"),
     Row("Q4_K_M", Work(prompt=128, decode=32), {"prefill": 1.3, "decode": 1.1}, "mamba2-1.3b"),

@@ -56,10 +56,10 @@ typedef struct { ox_half d[16], dmin[16]; uint8_t scales[8][16], mins[8][16];
 /* Bits 2s, 2s+1 of qh[chunk][p][lane] are the top two bits of that lane in vector 2s + p. */
 typedef struct { ox_half d[16]; int8_t scales[16][16]; struct { uint8_t qh[2][64], qs[4][64]; } chunks[8]; } ox_q6_kx16;
 
-/* All other formats keep the bits of their blocks and only interleave them: first the halves that stand beside the codes
- * (a scale, a second one), then words of four bytes, word w of the 16 rows side by side. So they take exactly the size
- * that they have in files, and kernels unpack a chunk's bits, and look its indices up, for as many rows as a vector has
- * lanes. scalar/words.c has the list. */
+/* All other formats keep the bits of their blocks and only interleave them: first the halves that stand beside the
+ * codes (a scale, a second one), then words of four bytes, word w of the 16 rows side by side. So they take exactly
+ * the size that they have in files, and kernels unpack a chunk's bits, and look its indices up, for as many rows as
+ * a vector has lanes. scalar/words.c has the list. */
 #define OX_WORDS(name, heads, n) typedef struct { ox_half head[heads][16]; uint32_t words[n][16]; } ox_##name##x16
 #define OX_ONLY_WORDS(name, n) typedef struct { uint32_t words[n][16]; } ox_##name##x16
 OX_WORDS(q8_1, 2, 8);

@@ -1,5 +1,5 @@
-/* Which tiers can this machine run? On x86 CPUID says what the CPU has, XGETBV what the operating system saves; on ARM the
- * kernel says it, since the registers that know are its own. */
+/* Which tiers can this machine run? On x86 CPUID says what the CPU has, XGETBV what the operating system saves; on
+ * ARM the kernel says it, since the registers that know are its own. */
 #include "ox_dispatch.h"
 
 #if defined(__x86_64__)
@@ -24,7 +24,8 @@ static unsigned features(unsigned part, int which)
 
 static int runs_avx2(uint64_t saved, unsigned c)
 {
-    return (saved & 0x6) == 0x6 && BIT(c, 12) && BIT(c, 28) && BIT(c, 29) && BIT(features(0, 1), 5); /* FMA, AVX, F16C */
+    /* FMA, AVX, F16C */
+    return (saved & 0x6) == 0x6 && BIT(c, 12) && BIT(c, 28) && BIT(c, 29) && BIT(features(0, 1), 5);
 }
 
 static int machine_runs(ox_tier tier)

@@ -2,7 +2,8 @@
 #include "ox_dispatch.h"
 
 const ox_format_info ox_formats[] = {
-#define OX_KERNEL_FORMAT(name, id, values, bytes, pvalues, pbytes) {#name, id, values, bytes, pvalues, pbytes, OX_##name},
+#define OX_KERNEL_FORMAT(name, id, values, bytes, pvalues, pbytes) \
+    {#name, id, values, bytes, pvalues, pbytes, OX_##name},
 #define OX_NAMED_FORMAT(name, id, values, bytes) {#name, id, values, bytes, 0, 0, -1},
 #include "ox_formats.def"
 };

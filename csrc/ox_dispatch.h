@@ -30,8 +30,8 @@ OX_TIER_PARTS(neon_i8mm)
 void ox_avx512_bf16_init(ox_kernels *t);
 int ox_has_avx512_bf16(void);
 
-/* Whether tiles of tokens go through two panels at a time in the avx512 tier: faster on some of its CPUs, slower on others,
- * the same bits on all. Set with the tier's table; only the driver of the tests changes it later. */
+/* Whether tiles of tokens go through two panels at a time in the avx512 tier: faster on some of its CPUs, slower on
+ * others, the same bits on all. Set with the tier's table; only the driver of the tests changes it later. */
 extern int ox_two_panels;
 int ox_two_panels_pay(void);
 

@@ -3,8 +3,8 @@
  * Contract of every kernel (csrc/README.md says why):
  *   - no allocation, no threads, no global state, no errors: callers check shapes before they call;
  *   - an output row is a function of its own input row, in an order fixed by shapes alone;
- *   - bytes of tensors may start at any address, floats and activation rows at multiples of 4, packed panels at multiples
- *     of 64; nothing is read past the last byte of an input. */
+ *   - bytes of tensors may start at any address, floats and activation rows at multiples of 4, packed panels at
+ *     multiples of 64; nothing is read past the last byte of an input. */
 #ifndef OX_KERNELS_H
 #define OX_KERNELS_H
 #include <stddef.h>
@@ -104,7 +104,7 @@ typedef struct ox_attn_args {
     int64_t n_keys;           /* keys of the sequence */
     int64_t window;           /* |query - key| stays below it; 0: no limit */
     int32_t causal;           /* whether a query sees no key after itself */
-    int32_t chunked;          /* window 0..window-1, window..2 window - 1, ...: a query sees keys of its own (if causal) */
+    int32_t chunked;          /* window 0..window-1, window..2 window-1, ...: a query sees keys of its own, if causal */
     float scale, softcap;     /* scores are q k scale, then softcap tanh(score / softcap), if softcap > 0 */
     const float *slopes;      /* [group] or NULL: slope |query - key| is taken off (ALiBi) */
     const float *sinks;       /* [group] or NULL: a score that joins the sum of weights and has no value */
@@ -144,16 +144,17 @@ static inline size_t ox_attn_scratch(size_t rows, size_t k_dim, size_t v_dim)
            + 2 * k + 64;
 }
 
-/* index_scores: scores by which a query's keys are chosen (DeepSeek-AI, "DeepSeek-V3.2", 2025), of `a` alone queries, keys,
- * positions, scale and scratch, for values of no width, and of keys span * OX_ATTN_SPAN to n_keys alone. With weights of
- * each query and its heads, those of queries `stride` floats apart,
+/* index_scores: scores by which a query's keys are chosen (DeepSeek-AI, "DeepSeek-V3.2", 2025), of `a` alone queries,
+ * keys, positions, scale and scratch, for values of no width, and of keys span * OX_ATTN_SPAN to n_keys alone. With
+ * weights of each query and its heads, those of queries `stride` floats apart,
  *   out[query][key] = sum over heads of weights[query][head] max(scale q[query][head] k[key], 0)
- * and without, out[query group + head][key] = scale q[query][head] k[key]; rows of `out` are out_stride floats apart. Keys
- * that a query doesn't see get none. */
+ * and without, out[query group + head][key] = scale q[query][head] k[key]; rows of `out` are out_stride floats
+ * apart. Keys that a query doesn't see get none. */
 
 /* Causal depthwise convolution of consecutive tokens of one sequence:
- *   y[t][c] = out_gate[t][c] f(bias[c] + sum over k of w[k][c] u[t - n_taps + 1 + k][c]),   u[t][c] = in_gate[t][c] x[t][c]
- * where f is silu or nothing. The inputs before the first token are `read`, the last ones go to `write`. */
+ *   y[t][c] = out_gate[t][c] f(bias[c] + sum over k of w[k][c] u[t - n_taps + 1 + k][c])
+ * where u[t][c] = in_gate[t][c] x[t][c] and f is silu or nothing. The inputs before the first token are `read`, the
+ * last ones go to `write`. */
 typedef struct ox_conv1d_args {
     const float *x;           /* first token, first channel */
     const float *in_gate, *out_gate; /* NULL: ones */
@@ -170,10 +171,12 @@ typedef struct ox_conv1d_args {
 } ox_conv1d_args;
 
 /* A selective scan over consecutive tokens of one sequence. Each channel keeps n_state values h, and for each token
- *   h[i] = exp(step a[i]) h[i] + step x b[i],   y = (d x + sum over i of c[i] h[i]) silu(z),   step = softplus(dt + bias)
- * States lie in panels of 16 channels, [n_state][16], so that lane = channel and no sum is horizontal; the last panel is
- * padded. In scan1 (Gu and Dao, "Mamba", 2023) dt, its bias, a and d belong to a channel, and channels begin with a
- * panel; in scan2 (Dao and Gu, "Transformers are SSMs", 2024) all channels of a call, a head, share one value of each. */
+ *   h[i] = exp(step a[i]) h[i] + step x b[i],   y = (d x + sum over i of c[i] h[i]) silu(z)
+ * where step = softplus(dt + bias).
+ * States lie in panels of 16 channels, [n_state][16], so that lane = channel and no sum is horizontal; the last
+ * panel is padded. In scan1 (Gu and Dao, "Mamba", 2023) dt, its bias, a and d belong to a channel, and channels
+ * begin with a panel; in scan2 (Dao and Gu, "Transformers are SSMs", 2024) all channels of a call, a head, share one
+ * value of each. */
 typedef struct ox_scan_args {
     const float *x, *dt, *z;  /* first token, first channel; z NULL: no gate */
     const float *b, *c;       /* [n_state] of the first token */
@@ -213,8 +216,8 @@ typedef struct ox_delta_args {
 static inline size_t ox_delta_state(size_t k_dim, size_t v_dim) { return ox_round_up(v_dim, 16) * k_dim + 16; }
 
 /* The delta rule whose change of the state is diagonal plus a matrix of rank one, over consecutive tokens of one
- * sequence, for one head (Peng et al., "RWKV-7 Goose", 2025). The head keeps a matrix S of k_dim rows and v_dim columns,
- * and for each token
+ * sequence, for one head (Peng et al., "RWKV-7 Goose", 2025). The head keeps a matrix S of k_dim rows and v_dim
+ * columns, and for each token
  *   S = diag(w) S + a (b^T S) + k v^T,   y = S^T q
  * with the old S on the right. It lies in panels of 16 columns, [k_dim][16], the last one padded. */
 typedef struct ox_dplr_args {
@@ -242,8 +245,8 @@ typedef struct ox_kernels {
     ox_quantise_fn *quantise[OX_N_KERNEL_FORMATS]; /* NULL: we don't write this format */
     ox_pack_fn *pack[OX_N_KERNEL_FORMATS];
     ox_gemm_fn *gemm[OX_N_KERNEL_FORMATS];
-    /* The same with n_rows, a multiple of 16, as files store them, panel_bytes those of 16: bits of `pack` and `gemm`. NULL
-     * where that isn't faster for few tokens. */
+    /* The same with n_rows, a multiple of 16, as files store them, panel_bytes those of 16: bits of `pack` and
+     * `gemm`. NULL where that isn't faster for few tokens. */
     ox_gemm_fn *gemm_rows[OX_N_KERNEL_FORMATS];
     /* activations for the integer kernels: columns first..first+n of a row of k, multiples of 32; x is the first */
     void (*quantise_q8)(const float *x, void *row, int64_t k, int64_t first, int64_t n);
@@ -286,27 +289,33 @@ typedef struct ox_kernels {
     void (*store_value[OX_N_KV_TYPES])(const float *x, void *panel, int64_t lane, int64_t dim);
     void (*to_f16)(const float *x, uint16_t *y, int64_t n);
     void (*attention)(const ox_attn_args *);
-    /* n consecutive spans' states, ox_attn_state() floats apart from a->state on, to a->out; the first is overwritten. */
+    /* n consecutive spans' states, ox_attn_state() floats apart from a->state on, to a->out; the first is
+     * overwritten. */
     void (*attention_merge)(const ox_attn_args *a, int64_t n);
     /* choice of keys */
     void (*index_scores)(const ox_attn_args *a, const float *weights, size_t stride);
-    /* y[i] is the largest of x[i unit] and those that follow it, unit of them or as many as are left of n; NaN if one is */
+    /* y[i] is the largest of x[i unit] and those that follow it, unit of them or as many as are left of n; NaN if
+     * one is */
     void (*block_max)(const float *x, int64_t n, int64_t unit, float *y);
     /* The places of the k <= n largest, ascending. Of equal ones those in front are taken; NaN is larger than all. */
     void (*choose)(const float *x, int64_t n, int64_t k, int32_t *chosen);
     /* Keys or values from lanes[i] of panels[i] to lane i of another panel, n <= 16 of them, as they are stored. */
-    void (*gather_keys[OX_N_KV_TYPES])(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim);
-    void (*gather_values[OX_N_KV_TYPES])(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t dim);
+    void (*gather_keys[OX_N_KV_TYPES])(const void *const *panels, const int32_t *lanes, int64_t n, void *panel,
+                                       int64_t dim);
+    void (*gather_values[OX_N_KV_TYPES])(const void *const *panels, const int32_t *lanes, int64_t n, void *panel,
+                                         int64_t dim);
     /* recurrent layers */
     void (*conv1d)(const ox_conv1d_args *);
     void (*scan1)(const ox_scan_args *);
     void (*scan2)(const ox_scan_args *);
     void (*delta)(const ox_delta_args *);
     void (*dplr)(const ox_dplr_args *);
-    void (*decay)(const float *x, const float *bias, const float *a, float *y, int64_t n); /* y = exp(a softplus(x + bias)) */
+    /* y = exp(a softplus(x + bias)) */
+    void (*decay)(const float *x, const float *bias, const float *a, float *y, int64_t n);
     /* y = exp(c sigmoid(a (x + bias))) */
     void (*bounded_decay)(const float *x, const float *bias, float a, float c, float *y, int64_t n);
-    void (*l2_norm)(const float *x, float *y, int64_t n, float eps, float scale); /* y = scale x / sqrt(sum(x^2) + eps) */
+    /* y = scale x / sqrt(sum(x^2) + eps) */
+    void (*l2_norm)(const float *x, float *y, int64_t n, float eps, float scale);
     /* y = x / sqrt(mean(x^2) + eps) w silu(z) */
     void (*gated_norm)(const float *x, const float *z, const float *w, float *y, int64_t n, float eps);
 } ox_kernels;

@@ -16,16 +16,16 @@ SHAPES = {"latent": (128, 1, 576, 512, 64, 2048, 1), "blocks": (64, 4, 128, 128,
 class AtDepth:
     """n rows after so many positions."""
 
-    params = (tuple(SHAPES), (4096, 16384), (16, 1))
-    param_names = ("shape", "depth", "rows")
+    params = (tuple(SHAPES), (4096, 16384), (16, 1), ("f16", "q4_0"))
+    param_names = ("shape", "depth", "rows", "kv_type")
 
-    def setup(self, shape: str, depth: int, n: int) -> None:
+    def setup(self, shape: str, depth: int, n: int, kv_type: str) -> None:
         heads, kv_heads, k_dim, v_dim, index_heads, self.k, self.unit = SHAPES[shape]
         self.rng, self.workspace = np.random.default_rng(0), Workspace(int(str(config()["threads"])))
         blocks = (depth + 512) // BLOCK
         self.slab, self.index = (
-            KvSlab("f16", blocks, kv_heads, BLOCK, k_dim, v_dim),
-            KvSlab("f16", blocks, 1, BLOCK, INDEX_DIM, 0),
+            KvSlab(kv_type, blocks, kv_heads, BLOCK, k_dim, v_dim),
+            KvSlab(kv_type, blocks, 1, BLOCK, INDEX_DIM, 0),
         )
         table = self.rng.permutation(blocks).tolist()
         for start in range(0, depth + 512, 512):
@@ -40,12 +40,12 @@ class AtDepth:
     def rows(self, n: int, dim: int) -> Rows:
         return self.workspace.from_array(self.rng.standard_normal((n, dim), np.float32))
 
-    def time_all(self, shape: str, depth: int, n: int) -> None:
+    def time_all(self, shape: str, depth: int, n: int, kv_type: str) -> None:
         mark = self.workspace.mark()
         attend(self.q, self.slab, self.batch, self.rule)
         self.workspace.release(mark)
 
-    def time_chosen(self, shape: str, depth: int, n: int) -> None:
+    def time_chosen(self, shape: str, depth: int, n: int, kv_type: str) -> None:
         mark = self.workspace.mark()
         choice = Choice(self.batch, self.k, unit=self.unit, n_heads=self.kv_heads, local=self.unit > 1)
         choose(self.index_q, self.weights, self.index, self.batch, choice)

@@ -98,7 +98,7 @@ class Together(_Table):
 class Deep(_Table):
     """After 4096 tokens."""
 
-    params = ("f16", "q8_0")
+    params = ("f16", "q8_0", "q4_0")
     param_names = ("kv_type",)
 
     def setup(self, folder: str, kv_type: str) -> None:

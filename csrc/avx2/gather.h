@@ -68,7 +68,8 @@ static void gather_halves(const lane_runs *r, int n, size_t first, size_t end, u
 }
 
 /* `words` rows of 16 words, then `halves` rows of 16 halves. */
-static void gather_rows_of_16(const void *const *panels, const int32_t *lanes, int64_t words, int64_t halves, void *panel)
+static void gather_rows_of_16(const void *const *panels, const int32_t *lanes, int64_t words, int64_t halves,
+                              void *panel)
 {
     lane_runs r;
     int n = find_runs(panels, lanes, &r);

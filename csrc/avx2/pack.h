@@ -2,8 +2,7 @@
 #ifndef OX_AVX2_PACK_H
 #define OX_AVX2_PACK_H
 #include <string.h>
-
-#define INLINE static inline __attribute__((always_inline))
+#include "../generic/inline.h"
 
 INLINE __m256i both(const uint8_t *low, const uint8_t *high)
 {

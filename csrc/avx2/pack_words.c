@@ -1,4 +1,5 @@
-/* The avx2 tier's packing of interleaved words, and of pairs of 16 bits that belong to two columns. AVX-512 takes F16. */
+/* The avx2 tier's packing of interleaved words, and of pairs of 16 bits that belong to two columns. AVX-512 takes
+ * F16. */
 #include "../ox_dispatch.h"
 #include "../ox_blocks.h"
 #include "vocab.h"

@@ -68,7 +68,10 @@ V vf vf_from_bf16_pair(const uint16_t *p, int odd)
     __m256i x = _mm256_loadu_si256((const __m256i *)p);
     return _mm256_castsi256_ps(odd ? _mm256_blend_epi16(_mm256_setzero_si256(), x, 0xaa) : _mm256_slli_epi32(x, 16));
 }
-V void vf_to_half(uint16_t *p, vf x) { _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
+V void vf_to_half(uint16_t *p, vf x)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 /* x * 2^n for whole n that keep the result normal. */
 V vf vf_scale_exp2(vf x, vf n)
 {

@@ -26,8 +26,10 @@ INLINE void gather_words(const lane_runs *r, const int n, size_t first, int64_t 
 {
     for (size_t at = first; at < first + (size_t)count * 64; at += 64) {
         __m512i x = _mm512_setzero_si512();
-        for (int i = 0; i < n; i++)
-            x = _mm512_or_si512(x, _mm512_maskz_permutexvar_epi32(r->mask[i], r->words[i], _mm512_loadu_si512(r->src[i] + at)));
+        for (int i = 0; i < n; i++) {
+            __m512i words = _mm512_loadu_si512(r->src[i] + at);
+            x = _mm512_or_si512(x, _mm512_maskz_permutexvar_epi32(r->mask[i], r->words[i], words));
+        }
         _mm512_storeu_si512(dst + at, x);
     }
 }
@@ -45,7 +47,8 @@ INLINE void gather_halves(const lane_runs *r, const int n, size_t first, int64_t
 }
 
 /* `words` rows of 16 words, then `halves` rows of 16 halves. */
-static void gather_rows_of_16(const void *const *panels, const int32_t *lanes, int64_t words, int64_t halves, void *panel)
+static void gather_rows_of_16(const void *const *panels, const int32_t *lanes, int64_t words, int64_t halves,
+                              void *panel)
 {
     lane_runs r;
     int n = find_runs(panels, lanes, &r);

@@ -2,8 +2,7 @@
 #ifndef OX_AVX512_PACK_H
 #define OX_AVX512_PACK_H
 #include <string.h>
-
-#define INLINE static inline __attribute__((always_inline))
+#include "../generic/inline.h"
 
 INLINE __m512i four_rows(const uint8_t *src, size_t stride)
 {
@@ -54,15 +53,15 @@ INLINE void eight_words(const uint8_t *src, size_t stride, __m512i w[8])
     }
 }
 
-#define EACH(i, n, step) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i += (step))
-
 /* As many as there are rows. */
 INLINE void turn_words(const uint8_t *src, size_t stride, __m512i w[16])
 {
     __m512i x[16];
-    EACH(r, 16, 4) { /* words r, r + 4, r + 8 and r + 12 of four rows */
-        __m512i a = _mm512_loadu_si512(src + (size_t)r * stride), b = _mm512_loadu_si512(src + (size_t)(r + 1) * stride);
-        __m512i c = _mm512_loadu_si512(src + (size_t)(r + 2) * stride), d = _mm512_loadu_si512(src + (size_t)(r + 3) * stride);
+    UNROLL for (int r = 0; r < 16; r += 4) { /* words r, r + 4, r + 8 and r + 12 of four rows */
+        __m512i a = _mm512_loadu_si512(src + (size_t)r * stride);
+        __m512i b = _mm512_loadu_si512(src + (size_t)(r + 1) * stride);
+        __m512i c = _mm512_loadu_si512(src + (size_t)(r + 2) * stride);
+        __m512i d = _mm512_loadu_si512(src + (size_t)(r + 3) * stride);
         __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
         __m512i AB = _mm512_unpackhi_epi32(a, b), CD = _mm512_unpackhi_epi32(c, d);
         x[r] = _mm512_unpacklo_epi64(ab, cd);
@@ -70,7 +69,7 @@ INLINE void turn_words(const uint8_t *src, size_t stride, __m512i w[16])
         x[r + 2] = _mm512_unpacklo_epi64(AB, CD);
         x[r + 3] = _mm512_unpackhi_epi64(AB, CD);
     }
-    EACH(v, 4, 1) {
+    UNROLL for (int v = 0; v < 4; v++) {
         __m512i a = _mm512_shuffle_i32x4(x[v], x[v + 4], 0x88), b = _mm512_shuffle_i32x4(x[v + 8], x[v + 12], 0x88);
         __m512i A = _mm512_shuffle_i32x4(x[v], x[v + 4], 0xdd), B = _mm512_shuffle_i32x4(x[v + 8], x[v + 12], 0xdd);
         w[v] = _mm512_shuffle_i32x4(a, b, 0x88);
@@ -83,20 +82,20 @@ INLINE void turn_words(const uint8_t *src, size_t stride, __m512i w[16])
 /* Columns v, v + 8, v + 16 and v + 24 of 32 halves: of eight rows in w[v], of the other eight in w[v + 8]. */
 INLINE void turn_halves(const uint8_t *src, size_t stride, __m512i w[16])
 {
-    EACH(first, 16, 8) {
+    UNROLL for (int first = 0; first < 16; first += 8) {
         __m512i x[8], y[8];
-        EACH(r, 8, 2) {
+        UNROLL for (int r = 0; r < 8; r += 2) {
             __m512i a = _mm512_loadu_si512(src + (size_t)(first + r) * stride);
             __m512i b = _mm512_loadu_si512(src + (size_t)(first + r + 1) * stride);
             x[r] = _mm512_unpacklo_epi16(a, b);
             x[r + 1] = _mm512_unpackhi_epi16(a, b);
         }
-        EACH(r, 8, 4)
-            EACH(high, 2, 1) {
+        UNROLL for (int r = 0; r < 8; r += 4)
+            UNROLL for (int high = 0; high < 2; high++) {
                 y[r + 2 * high] = _mm512_unpacklo_epi32(x[r + high], x[r + 2 + high]);
                 y[r + 2 * high + 1] = _mm512_unpackhi_epi32(x[r + high], x[r + 2 + high]);
             }
-        EACH(v, 4, 1) {
+        UNROLL for (int v = 0; v < 4; v++) {
             w[first + 2 * v] = _mm512_unpacklo_epi64(y[v], y[v + 4]);
             w[first + 2 * v + 1] = _mm512_unpackhi_epi64(y[v], y[v + 4]);
         }

@@ -48,15 +48,22 @@ V vf vf_from_bits(vi x) { return _mm512_castsi512_ps(x); }
 V vf vf_from_bf16_pair(const uint16_t *p, int odd)
 {
     __m512i x = _mm512_loadu_si512(p);
-    return _mm512_castsi512_ps(odd ? _mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000)) : _mm512_slli_epi32(x, 16));
+    return _mm512_castsi512_ps(odd ? _mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000))
+                                   : _mm512_slli_epi32(x, 16));
 }
-V void vf_to_half(uint16_t *p, vf x) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
+V void vf_to_half(uint16_t *p, vf x)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 /* x * 2^n for whole n that keep the result normal. */
 V vf vf_scale_exp2(vf x, vf n)
 {
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23)));
 }
-V vf vf_zero_below(vf value, vf x, vf bound) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), value); }
+V vf vf_zero_below(vf value, vf x, vf bound)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), value);
+}
 
 V vi vi_zero(void) { return _mm512_setzero_si512(); }
 V vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }

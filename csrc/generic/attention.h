@@ -54,7 +54,8 @@ INLINE void soften(const attn *s, int row, int64_t tile, int from, int to)
     s->max[row] = new;
 }
 
-INLINE const uint8_t *panel_at(const ox_attn_args *a, const void *slab, size_t block_bytes, size_t panel_bytes, int64_t key)
+INLINE const uint8_t *panel_at(const ox_attn_args *a, const void *slab, size_t block_bytes, size_t panel_bytes,
+                               int64_t key)
 {
     size_t block = (size_t)a->blocks[key / a->block_tokens], in_block = (size_t)(key % a->block_tokens / 16);
     return (const uint8_t *)slab + block * block_bytes + in_block * panel_bytes;
@@ -213,7 +214,8 @@ INLINE void pack_queries(const attn *s, const int type)
         R = row_block(s, block);
         for (int r = 0; r < R; r++) {
             int row = block + r;
-            const float *q = a->q + (size_t)(row / a->group) * a->q_stride + (size_t)(row % a->group) * (size_t)a->k_dim;
+            const float *q = a->q + (size_t)(row / a->group) * a->q_stride
+                + (size_t)(row % a->group) * (size_t)a->k_dim;
             for (int i = 0; i < a->k_dim; i++)
                 if (ox_kv_coded(type))
                     padded[i] = q[i];

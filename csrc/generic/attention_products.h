@@ -1,5 +1,5 @@
-/* The two matrix products of attention, on one tile of 64 keys. Keys lie in panels of 16 tokens, so that scores are lanes
- * and need no horizontal sum; values lie in rows, so that outputs are lanes. All rows share each load. */
+/* The two matrix products of attention, on one tile of 64 keys. Keys lie in panels of 16 tokens, so that scores are
+ * lanes and need no horizontal sum; values lie in rows, so that outputs are lanes. All rows share each load. */
 
 typedef struct {
     const ox_attn_args *a;
@@ -101,7 +101,8 @@ INLINE vb code_vector(const uint8_t *p, int i, const int n, vb table, const int 
 INLINE void score_codes(const attn *s, int row, int key, const int R, const int type)
 {
     vb table = KEY_TABLE(vb_table(ox_codes_kv));
-    const uint8_t *k = s->k_panel[key / 16], *next = s->k_next[key / 16], *q = (const uint8_t *)s->q + row * s->chunks * 32;
+    const uint8_t *k = s->k_panel[key / 16], *next = s->k_next[key / 16];
+    const uint8_t *q = (const uint8_t *)s->q + row * s->chunks * 32;
     const uint16_t *scale = (const uint16_t *)(k + CODE_BYTES(type) * s->chunks);
     const float *d = s->q_scale + 2 * row * s->chunks, *start = d + s->chunks * R;
     vf acc[8][NV];
@@ -208,7 +209,8 @@ INLINE void float_values(const attn *s, int row, int rows, int from, int to, con
 }
 
 /* Weights times the scales of one chunk of values, as integers of 14 bits in two bytes of 7: `unit` of what the largest
- * is 16383. That is 64 times finer than the values' own codes. The largest is taken as bits: NaN stands above infinity. */
+ * is 16383. That is 64 times finer than the values' own codes. The largest is taken as bits: NaN stands above
+ * infinity. */
 INLINE float weigh(const attn *s, int row, int chunk, uint8_t *high, uint8_t *low)
 {
     const float *p = s->scores + row * OX_ATTN_TILE, *scale = s->v_scale + chunk * OX_ATTN_TILE;

@@ -3,9 +3,9 @@
  *
  * All tokens of a call pass one tile of the state, DELTA_PANELS panels of columns, which stays in the nearest cache. A
  * token's sums over the old state are made while the token before changes it, so that each value is loaded and stored
- * once a token, and takes part in three products; what happens to it is the same whether the two tokens come in one call
- * or in two. Where panels lie 4 KiB apart, a load behind a store to the other panel waits for it: loads come first. Included after
- * rows.h. */
+ * once a token, and takes part in three products; what happens to it is the same whether the two tokens come in one
+ * call or in two. Where panels lie 4 KiB apart, a load behind a store to the other panel waits for it: loads come
+ * first. Included after rows.h. */
 
 /* Where vector j of row i of a tile lies: panels follow each other, each of n rows. */
 INLINE int64_t delta_at(int64_t i, int j, int64_t n) { return (j / NV * n + i) * 16 + j % NV * VL; }
@@ -22,10 +22,11 @@ INLINE void delta_known(const float *s, const float *k, int64_t n, vf *known, co
     }
 }
 
-/* One token changes a tile: out = keep s + k u^T, y = out^T q and, unless it is the last, known = out^T next. The factor
- * is one and left out unless `scaled`. */
-INLINE void delta_token(const float *s, float *out, const float *q, const float *k, const float *next, int64_t n, vf keep,
-                        const vf *u, vf *y, vf *known, int stream, const int last, const int scaled, const int J)
+/* One token changes a tile: out = keep s + k u^T, y = out^T q and, unless it is the last, known = out^T next. The
+ * factor is one and left out unless `scaled`. */
+INLINE void delta_token(const float *s, float *out, const float *q, const float *k, const float *next, int64_t n,
+                        vf keep, const vf *u, vf *y, vf *known, int stream, const int last, const int scaled,
+                        const int J)
 {
     UNROLL for (int j = 0; j < J; j++)
         y[j] = known[j] = vf_zero();
@@ -63,7 +64,8 @@ INLINE void delta_step(const ox_delta_args *a, int64_t t, int64_t c, const float
         u[j] = vf_mul(beta, vf_fnma(factor, known[j], load_part(v + column, a->v_dim - column, 0)));
         u[j] = vf_div(u[j], unit);
     }
-    delta_token(s, out, q, k, last ? k : k + a->k_stride, a->k_dim, factor, u, y, known, last && a->stream, last, scaled, J);
+    delta_token(s, out, q, k, last ? k : k + a->k_stride, a->k_dim, factor, u, y, known, last && a->stream, last,
+                scaled, J);
     UNROLL for (int j = 0; j < J; j++) {
         int64_t column = c + j * VL;
         store_rows(a->y + (size_t)t * a->y_stride + (size_t)column, vf_mul(unit, y[j]), a->v_dim - column, 0);
@@ -112,10 +114,12 @@ static void delta(const ox_delta_args *args)
 
 /* Token t changes the panel of the columns c..: out = w s + a seen^T + k v^T, y = out^T q and, unless it is the last,
  * seen = out^T b of the next. One panel at a time: its sums and both vectors of each token stay in 16 registers. */
-INLINE void dplr_token(const ox_dplr_args *a, int64_t t, int64_t c, const float *s, float *out, vf *seen, const int last)
+INLINE void dplr_token(const ox_dplr_args *a, int64_t t, int64_t c, const float *s, float *out, vf *seen,
+                       const int last)
 {
     int64_t n = a->k_dim, at = t * (int64_t)a->k_stride;
-    const float *q = a->q + at, *w = a->w + at, *k = a->k + at, *p = a->a + at, *next = last ? q : a->b + at + a->k_stride;
+    const float *q = a->q + at, *w = a->w + at, *k = a->k + at, *p = a->a + at;
+    const float *next = last ? q : a->b + at + a->k_stride;
     vf v[NV], y[NV], known[NV];
     UNROLL for (int j = 0; j < NV; j++) {
         v[j] = load_part(a->v + (size_t)t * a->v_stride + (size_t)(c + j * VL), a->v_dim - c - j * VL, 0);

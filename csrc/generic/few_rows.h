@@ -1,9 +1,10 @@
 /* What products of rows as files store them share, which are for few tokens. After q8.h. */
 
 /* Asks for a line, AHEAD of where it would be read, for the second-level cache: rows are more streams than the hardware
- * prefetches, and the first one would lose it before it is used. Files are mapped in small pages, and while one is looked
- * up, requests for its lines hold the core's few miss buffers: unless one of them, a page earlier, has had it looked up,
- * a row of F16 takes 1.2 times as long, and one of Q4_0 or Q5_1 between as long and twice as long, from run to run. */
+ * prefetches, and the first one would lose it before it is used. Files are mapped in small pages, and while one is
+ * looked up, requests for its lines hold the core's few miss buffers: unless one of them, a page earlier, has had it
+ * looked up, a row of F16 takes 1.2 times as long, and one of Q4_0 or Q5_1 between as long and twice as long, from
+ * run to run. */
 #define PAGE 4096
 INLINE void fetch_page(const uint8_t *next) { __builtin_prefetch(next + AHEAD + PAGE, 0, 2); }
 INLINE void fetch_line(const uint8_t *next) { __builtin_prefetch(next + AHEAD, 0, 2); }

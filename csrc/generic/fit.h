@@ -1,7 +1,8 @@
-/* Scales of blocks by least squares. With codes q given, |x - d q|^2 is least for d = xq / qq, where it falls by xq^2 / qq
- * from |x|^2 (xq and qq are sums of products); with d given, the nearest codes are best. So candidates of d from a grid
- * are compared by what they explain, each refitted to its own codes, and the best one goes on refitting. What is
- * stored is chosen by the error that it really leaves: neighbours of the rounded scale are tried too. */
+/* Scales of blocks by least squares. With codes q given, |x - d q|^2 is least for d = xq / qq, where it falls by
+ * xq^2 / qq from |x|^2 (xq and qq are sums of products); with d given, the nearest codes are best. So candidates of
+ * d from a grid are compared by what they explain, each refitted to its own codes, and the best one goes on
+ * refitting. What is stored is chosen by the error that it really leaves: neighbours of the rounded scale are tried
+ * too. */
 
 /* The code value nearest to v. */
 typedef lf code_fn(lf v);
@@ -56,7 +57,8 @@ INLINE lf scale_error(const lf *x, int n, code_fn *code, lf d)
     return error;
 }
 
-/* The half near d, or the one of the plain scale, that leaves the least error; returns it in the units of the blocks. */
+/* The half near d, or the one of the plain scale, that leaves the least error; returns it in the units of the
+ * blocks. */
 INLINE lf fit_half(const blocks *b, int n, code_fn *code, lf d, lf plain, halves best)
 {
     halves first, h;
@@ -105,7 +107,8 @@ INLINE void try_line(const lf *x, int n, float top, lf d, lf o, lf ceiling, line
     lf slope = (count * xq - x1 * q1) * inverse(count * q2 - q1 * q1);
     lf offset = lf_min((x1 - slope * q1) / count, ceiling);
     slope = lf_max((xq - offset * q1) * inverse(q2), (lf){0});
-    lf error = x2 - 2.0f * (slope * xq + offset * x1 - slope * offset * q1) + slope * slope * q2 + offset * offset * count;
+    lf error = x2 - 2.0f * (slope * xq + offset * x1 - slope * offset * q1) + slope * slope * q2
+        + offset * offset * count;
     li better = error < best->error;
     best->error = pick(better, error, best->error);
     best->d = pick(better, slope, best->d);
@@ -115,8 +118,8 @@ INLINE void try_line(const lf *x, int n, float top, lf d, lf o, lf ceiling, line
 /* The range of x may take first, first + step, ... codes: fewer than there are leave some unused, more clip it. */
 typedef struct { float first, step; int count; } line_grid;
 
-/* Each of the grid twice: from the least value up, and clipping both ends alike. x must be moved so that its least value
- * is 0, for precision. */
+/* Each of the grid twice: from the least value up, and clipping both ends alike. x must be moved so that its least
+ * value is 0, for precision. */
 INLINE line_fit fit_line(const lf *x, int n, float top, lf ceiling, line_grid g)
 {
     lf high = {0}, low = lf_min(ceiling, (lf){0}), x2 = {0};

@@ -69,8 +69,9 @@ INLINE void add_columns(const uint8_t *panel, size_t panel_bytes, const float *c
 }
 
 /* n steps of P panels times T tokens. Sums are parked between calls; the first finds none. */
-INLINE void tile_float(const uint8_t *panel, size_t panel_bytes, const float *const *x, int64_t n, float *park, int first,
-                       const int paired, const int P, const int T, step_fn *step, multiply_add_fn *multiply_add)
+INLINE void tile_float(const uint8_t *panel, size_t panel_bytes, const float *const *x, int64_t n, float *park,
+                       int first, const int paired, const int P, const int T, step_fn *step,
+                       multiply_add_fn *multiply_add)
 {
     vf acc[4 * NV][FLOAT_TILE];
     if (first) {
@@ -89,12 +90,13 @@ INLINE void tile_float(const uint8_t *panel, size_t panel_bytes, const float *co
 }
 
 /* tile_float of a format; P and T are constants in it. */
-typedef void tile_fn(const uint8_t *panel, size_t panel_bytes, const float *const *x, int64_t n, float *park, int first);
+typedef void tile_fn(const uint8_t *panel, size_t panel_bytes, const float *const *x, int64_t n, float *park,
+                     int first);
 /* Those of a format: for `wide` panels, and for one. */
 typedef struct { tile_fn *wide[FLOAT_TILE], *one[FLOAT_TILE]; int paired; } tiles;
 
-/* One token has one sum per vector of rows: it takes more panels, so that the adders need not wait for each other. Where
- * columns come in pairs, so do loaded weights, and three tokens have no room for them in 16 registers. */
+/* One token has one sum per vector of rows: it takes more panels, so that the adders need not wait for each other.
+ * Where columns come in pairs, so do loaded weights, and three tokens have no room for them in 16 registers. */
 #define WIDE(T, paired) ((T) < 4 - (paired) ? 4 / NV : FLOAT_PANELS)
 
 /* All tokens of the call in one tile, panels from end to end, straight from memory. */
@@ -111,15 +113,16 @@ INLINE void few_tokens(const ox_gemm_args *a, int64_t n, const tiles *f)
         (p > 1 ? f->wide : f->one)[T - 1](w, a->panel_bytes, x, n, park, 1);
         for (int t = 0; t < T; t++)
             for (int r = 0; r < 16 * p; r += VL)
-                store_rows(y_of(a, t, row + r), vf_load(park + t * PARK_STRIDE + r), a->n_rows - row - r, a->accumulate);
+                store_rows(y_of(a, t, row + r), vf_load(park + t * PARK_STRIDE + r), a->n_rows - row - r,
+                           a->accumulate);
         row += 16 * p;
         w += (size_t)p * a->panel_bytes;
     }
 }
 
 /* Panels of one tile times all tokens of a block, in tiles of nearly equal size. */
-INLINE void panels_of_block(const uint8_t *panel, size_t panel_bytes, const float *copy, int64_t n, float *park, int first,
-                            int tokens, tile_fn *const *f)
+INLINE void panels_of_block(const uint8_t *panel, size_t panel_bytes, const float *copy, int64_t n, float *park,
+                            int first, int tokens, tile_fn *const *f)
 {
     for (int count = (tokens + FLOAT_TILE - 1) / FLOAT_TILE; count > 0; count--) {
         const float *x[FLOAT_TILE];
@@ -152,7 +155,8 @@ INLINE void blocks_float(const ox_gemm_args *a, int64_t steps, int step_bytes, i
     }
     for (int t = 0; t < tokens; t++)
         for (int r = 0; r < 16 * n_panels; r += VL)
-            store_rows(y_of(a, t0 + t, row + r), vf_load(park + t * PARK_STRIDE + r), a->n_rows - row - r, a->accumulate);
+            store_rows(y_of(a, t0 + t, row + r), vf_load(park + t * PARK_STRIDE + r), a->n_rows - row - r,
+                       a->accumulate);
 }
 
 INLINE void many_tokens(const ox_gemm_args *a, int64_t steps, int step_bytes, const tiles *f)
@@ -162,13 +166,16 @@ INLINE void many_tokens(const ox_gemm_args *a, int64_t steps, int step_bytes, co
             blocks_float(a, steps, step_bytes, row, t, a->n_tokens - t < TOKENS ? (int)(a->n_tokens - t) : TOKENS, f);
 }
 
-_Static_assert(FLOAT_TILE == 6 && FLOAT_PANELS * NV <= 4, "GEMM_FLOAT makes tiles of up to six tokens and four vectors");
-_Static_assert(FLOAT_PANELS == 1 || FLOAT_PANELS == WIDE(1, 0), "a tile of few tokens and one of many are the same function");
+_Static_assert(FLOAT_TILE == 6 && FLOAT_PANELS * NV <= 4,
+               "GEMM_FLOAT makes tiles of up to six tokens and four vectors");
+_Static_assert(FLOAT_PANELS == 1 || FLOAT_PANELS == WIDE(1, 0),
+               "a tile of few tokens and one of many are the same function");
 
 /* Each size is a function of its own, as in q8.h. */
 #define TILE_FLOAT(kind, T, name, P, paired, step, multiply_add)                                                    \
     static __attribute__((noinline)) void kind##_##T##_##name(const uint8_t *panel, size_t panel_bytes,             \
-                                                              const float *const *x, int64_t n, float *park, int first) \
+                                                              const float *const *x, int64_t n, float *park,        \
+                                                              int first)                                            \
     {                                                                                                               \
         tile_float(panel, panel_bytes, x, n, park, first, paired, P, T, step, multiply_add);                        \
     }

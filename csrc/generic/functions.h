@@ -1,5 +1,5 @@
-/* Functions of one variable, each lane by itself. NaN stays NaN: a bound is the first operand of vf_min and vf_max, which
- * return the second when one is NaN. */
+/* Functions of one variable, each lane by itself. NaN stays NaN: a bound is the first operand of vf_min and vf_max,
+ * which return the second when one is NaN. */
 
 /* Cody-Waite reduction to |r| <= ln(2)/2, then the Taylor polynomial of degree 7 (error 3e-9 relative there), scaled by
  * 2^n. Below -87.3 the result is zero, so that a masked score contributes exactly nothing. */
@@ -38,7 +38,8 @@ INLINE vf vf_expm1(vf x)
 INLINE vf vf_tanh(vf x)
 {
     vf size = vf_max(vf_sub(vf_zero(), x), x), bound = vf_set1(0.625f);
-    vf near = vf_min(vf_set1(1), vf_max(vf_set1(-1), x)), z = vf_mul(near, near); /* no infinity in what is masked off */
+    /* no infinity in what is masked off */
+    vf near = vf_min(vf_set1(1), vf_max(vf_set1(-1), x)), z = vf_mul(near, near);
     vf p = vf_fma(vf_set1(-5.70498872745e-3f), z, vf_set1(2.06390887954e-2f));
     p = vf_fma(p, z, vf_set1(-5.37397155531e-2f));
     p = vf_fma(p, z, vf_set1(1.33314422036e-1f));
@@ -57,10 +58,11 @@ INLINE vf vf_times_sigmoid(vf x, vf t)
     return vf_div(vf_mul(x, shown), vf_add(vf_set1(1), e));
 }
 
-/* The normal distribution function, (1 + erf(x / sqrt(2))) / 2. The tail is exp(-x^2 / 2) u P(u), u = 1 / (1 + 0.3 |x|):
- * the form of Hastings (Abramowitz and Stegun, 7.1.26), whose relative error is small everywhere. P was fitted to
- * 16 digits of erfc by least squares of relative errors, reweighted until they were even (3e-9, of degree 9). The square
- * is taken with its rounding error d, which the exponential would multiply by x^2 / 2. */
+/* The normal distribution function, (1 + erf(x / sqrt(2))) / 2. The tail is exp(-x^2 / 2) u P(u),
+ * u = 1 / (1 + 0.3 |x|): the form of Hastings (Abramowitz and Stegun, 7.1.26), whose relative error is small
+ * everywhere. P was fitted to 16 digits of erfc by least squares of relative errors, reweighted until they were even
+ * (3e-9, of degree 9). The square is taken with its rounding error d, which the exponential would multiply by
+ * x^2 / 2. */
 INLINE vf vf_normal(vf x)
 {
     vf size = vf_min(vf_set1(20), vf_max(vf_sub(vf_zero(), x), x)), square = vf_mul(size, size);

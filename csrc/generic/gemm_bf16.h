@@ -1,6 +1,6 @@
-/* Matrix products of bfloat16 weights with activations rounded to bfloat16, for tiers that multiply pairs of them in one
- * instruction: the vocabulary has vf_dot_bf16 and vf_to_bf16. A step is a pair of columns. Rows of an odd number of
- * values are padded with a zero, as are panels. */
+/* Matrix products of bfloat16 weights with activations rounded to bfloat16, for tiers that multiply pairs of them in
+ * one instruction: the vocabulary has vf_dot_bf16 and vf_to_bf16. A step is a pair of columns. Rows of an odd number
+ * of values are padded with a zero, as are panels. */
 #include "q8.h"
 #include "float.h"
 #include "rows_float.h"

@@ -1,4 +1,5 @@
-/* Matrix products of the formats of whole bytes and nibbles, and the K-quants of four bits and more, and the slots that they fill. */
+/* Matrix products of the formats of whole bytes and nibbles, and the K-quants of four bits and more, and the slots
+ * that they fill. */
 #include "q8.h"
 
 GEMM_Q8(Q4_0, q4_0, 1, OFFSET(4, 3), TOGETHER)

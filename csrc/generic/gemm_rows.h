@@ -1,6 +1,7 @@
-/* Integer products of rows as files store them, for few tokens: 16 rows' words are put side by side into the vectors that
- * a packed panel would have held, and multiplied from registers by the same forms in the same order: equal bits. Through
- * a panel in memory, one row took half as long again. Included after a tier's vocab.h and pack.h; fills the slots. */
+/* Integer products of rows as files store them, for few tokens: 16 rows' words are put side by side into the vectors
+ * that a packed panel would have held, and multiplied from registers by the same forms in the same order: equal
+ * bits. Through a panel in memory, one row took half as long again. Included after a tier's vocab.h and pack.h;
+ * fills the slots. */
 #include "q8.h"
 #include "q8_words.h"
 #include "q8_grid.h"
@@ -8,11 +9,12 @@
 #include "few_rows.h"
 
 /* One block of the rows of a half (or whole) of a panel, from chunk i on, and requests for as many bytes at `next`. */
-typedef void block_fn(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc);
+typedef void block_fn(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T,
+                      vf *acc);
 
-/* Asks for what comes next, a chunk's share at a time, since requests for a whole block would fill the core's miss buffers:
- * of the next panel, and for the first-level cache of the next block of some rows, without which one row of Q6_K took 1.3
- * times as long. */
+/* Asks for what comes next, a chunk's share at a time, since requests for a whole block would fill the core's miss
+ * buffers: of the next panel, and for the first-level cache of the next block of some rows, without which one row of
+ * Q6_K took 1.3 times as long. */
 INLINE void fetch_share(const uint8_t *s, size_t stride, const uint8_t *next, int64_t block, int share, int shares)
 {
     const int64_t n = VL * block / shares;
@@ -29,7 +31,8 @@ INLINE void fetch_share(const uint8_t *s, size_t stride, const uint8_t *next, in
 INLINE vi nibble_of(vi words, int high) { return vi_and(high ? vi_shr(words, 4) : words, vb_set1(15)); }
 INLINE vi byte_of(vi words, int j) { return vi_and(vi_shr(words, 8 * j), vi_set1(255)); }
 
-INLINE void block_Q4_0(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void block_Q4_0(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T,
+                       vf *acc)
 {
     chunk c;
     fetch_share(s, stride, next, sizeof(ox_q4_0), 0, 1);
@@ -41,7 +44,8 @@ INLINE void block_Q4_0(const uint8_t *s, size_t stride, const uint8_t *next, con
     add_chunk(OFFSET(4, 3), &c, x, i, T, acc);
 }
 
-INLINE void block_Q4_1(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void block_Q4_1(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T,
+                       vf *acc)
 {
     chunk c;
     vi head[4], w[4];
@@ -64,7 +68,8 @@ INLINE void put_fives(const vi *w, vi bits, vb *codes)
     }
 }
 
-INLINE void block_Q5_0(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void block_Q5_0(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T,
+                       vf *acc)
 {
     chunk c;
     vi head[4], w[4];
@@ -76,7 +81,8 @@ INLINE void block_Q5_0(const uint8_t *s, size_t stride, const uint8_t *next, con
     add_chunk(OFFSET(5, 4), &c, x, i, T, acc);
 }
 
-INLINE void block_Q5_1(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void block_Q5_1(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T,
+                       vf *acc)
 {
     chunk c;
     vi head[4], w[4];
@@ -96,7 +102,8 @@ INLINE void look_up(const vi *w, vb table, vb *codes)
         codes[v] = vb_lookup(table, nibble_of(w[v % 4], v / 4));
 }
 
-INLINE void block_IQ4_NL(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void block_IQ4_NL(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T,
+                         vf *acc)
 {
     chunk c;
     vi w[4];
@@ -107,7 +114,8 @@ INLINE void block_IQ4_NL(const uint8_t *s, size_t stride, const uint8_t *next, c
     add_chunk(SIGNED_BYTES, &c, x, i, T, acc);
 }
 
-INLINE void block_IQ4_XS(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void block_IQ4_XS(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T,
+                         vf *acc)
 {
     const vb table = vb_xor(vb_table(ox_codes_iq4), vb_set1((char)BYTE_SIGN));
     vi head[4];
@@ -126,7 +134,8 @@ INLINE void block_IQ4_XS(const uint8_t *s, size_t stride, const uint8_t *next, c
     }
 }
 
-INLINE void block_MXFP4(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void block_MXFP4(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T,
+                        vf *acc)
 {
     chunk c;
     vi w[4];
@@ -137,7 +146,8 @@ INLINE void block_MXFP4(const uint8_t *s, size_t stride, const uint8_t *next, co
     add_chunk(OFFSET(5, 4), &c, x, i, T, acc);
 }
 
-INLINE void block_Q8_0(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void block_Q8_0(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T,
+                       vf *acc)
 {
     chunk c;
     fetch_share(s, stride, next, sizeof(ox_q8_0), 0, 1);
@@ -167,7 +177,8 @@ INLINE void set_scales(chunk *c, const k_head *h, int j)
     c->second = vf_mul(h->dmin, vf_from_int(byte_of(h->mins[j / 4], j % 4)));
 }
 
-INLINE void block_Q4_K(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void block_Q4_K(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T,
+                       vf *acc)
 {
     const k_head h = read_head(s, stride);
     for (int j = 0; j < 8; j += 2) {
@@ -184,7 +195,8 @@ INLINE void block_Q4_K(const uint8_t *s, size_t stride, const uint8_t *next, con
     }
 }
 
-INLINE void block_Q5_K(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void block_Q5_K(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T,
+                       vf *acc)
 {
     const k_head h = read_head(s, stride);
     vi fifth[8];
@@ -205,7 +217,8 @@ INLINE void block_Q5_K(const uint8_t *s, size_t stride, const uint8_t *next, con
     }
 }
 
-INLINE void block_Q6_K(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T, vf *acc)
+INLINE void block_Q6_K(const uint8_t *s, size_t stride, const uint8_t *next, const q8_tile *x, int64_t i, const int T,
+                       vf *acc)
 {
     const vf d = vf_of_halves(s + 208, stride);
     vi scales[4], sign = vi_set1(128);
@@ -248,8 +261,11 @@ INLINE void tile_rows(const ox_gemm_args *a, block_fn *add_block, int64_t bytes,
     }
 }
 
-#define TILE_ROWS(T, name, block, chunks) \
-    APART tile_##T##_##name(const ox_gemm_args *a, int64_t t0) { tile_rows(a, block_##name, sizeof(block), chunks, t0, T); }
+#define TILE_ROWS(T, name, block, chunks)                               \
+    APART tile_##T##_##name(const ox_gemm_args *a, int64_t t0)          \
+    {                                                                   \
+        tile_rows(a, block_##name, sizeof(block), chunks, t0, T);       \
+    }
 #define GEMM_ROWS(name, block, chunks)            \
     EACH_ROWS_TILE(TILE_ROWS, name, block, chunks) \
     IN_ROWS_TILES(name)

@@ -1,5 +1,5 @@
-/* Products of the float formats' rows as files store them, and the slots that they fill; after gemm_float.h and the tier's
- * pack.h. */
+/* Products of the float formats' rows as files store them, and the slots that they fill; after gemm_float.h and the
+ * tier's pack.h. */
 #include "rows_float.h"
 
 GEMM_ROWS_FLOAT(F32, turn_words, column_words, multiply_add, VL, 4, 1)

@@ -4,7 +4,8 @@
 INLINE void put_scores(const attn *s, int query, int64_t tile, int n, const float *weights, size_t stride)
 {
     const ox_attn_args *a = s->a;
-    const float *x = s->scores + query * a->group * OX_ATTN_TILE, *w = weights ? weights + (size_t)query * stride : NULL;
+    const float *x = s->scores + query * a->group * OX_ATTN_TILE;
+    const float *w = weights ? weights + (size_t)query * stride : NULL;
     float *out = a->out + (size_t)(weights ? query : query * a->group) * a->out_stride + tile;
     for (int i = 0; i < n; i += VL)
         if (weights) {

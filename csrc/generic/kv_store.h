@@ -57,7 +57,10 @@ static void store_value_Q8_0(const float *x, void *panel, int64_t lane, int64_t 
     }
 }
 
-static void store_key_Q4_0(const float *x, void *panel, int64_t lane, int64_t dim) { ox_put_key_4_bits(x, panel, lane, dim); }
+static void store_key_Q4_0(const float *x, void *panel, int64_t lane, int64_t dim)
+{
+    ox_put_key_4_bits(x, panel, lane, dim);
+}
 
 static void store_value_Q4_0(const float *x, void *panel, int64_t lane, int64_t dim)
 {

@@ -1,11 +1,11 @@
-/* Blocks side by side: lane = block, so that fitting the scale of one is plain code without a horizontal sum, every block
- * goes through the same operations in the same order whatever LANES is, and bytes are equal on every tier.
- * The including file defines LANES, the floats in a vector of its tier. Vector types are those of gcc and clang. */
+/* Blocks side by side: lane = block, so that fitting the scale of one is plain code without a horizontal sum, every
+ * block goes through the same operations in the same order whatever LANES is, and bytes are equal on every tier. The
+ * including file defines LANES, the floats in a vector of its tier. Vector types are those of gcc and clang. */
 #include <string.h>
 #include "../ox_grids.h"
 #include "../scalar/scalar.h"
+#include "inline.h"
 
-#define INLINE static inline __attribute__((always_inline))
 #define MAX_SIZE 256 /* values in a block */
 
 typedef float lf __attribute__((vector_size(4 * LANES)));

@@ -1,8 +1,8 @@
 /* Packing of the formats that most models have, as many rows at a time as a vector has lanes: the bytes are those of
- * scalar/pack.c, which takes the last panel of a matrix, where rows are missing. Weights that are packed on their way into
- * a product pass through here each time: the loop over single words took three times as long as the product of one token,
- * and that over single bits a hundred times. Included after a tier's vocab.h and its pack.h, which puts words of rows side
- * by side. */
+ * scalar/pack.c, which takes the last panel of a matrix, where rows are missing. Weights that are packed on their
+ * way into a product pass through here each time: the loop over single words took three times as long as the product
+ * of one token, and that over single bits a hundred times. Included after a tier's vocab.h and its pack.h, which
+ * puts words of rows side by side. */
 #include "stored.h"
 
 ox_pack_fn ox_pack_Q4_K, ox_pack_Q5_K, ox_pack_Q6_K, ox_pack_Q8_0, ox_pack_Q4_0, ox_pack_Q5_0, ox_pack_Q5_1;

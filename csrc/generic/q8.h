@@ -7,9 +7,8 @@
  * Included by each SIMD tier after its vocab.h. */
 #include "../ox_blocks.h"
 #include "../ox_kernels.h"
+#include "inline.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
 #define LOAD_F32(p) vf_set1(*(const float *)(p))
 #define LOAD_I32(p) vi_set1(*(const int32_t *)(p))
 #ifndef DOT_TOKENS
@@ -103,7 +102,8 @@ INLINE void unpack_Q5_K(const void *block, int i, int half, chunk *c)
 INLINE void unpack_Q6_K(const void *block, int i, int half, chunk *c)
 {
     const ox_q6_kx16 *b = block;
-    vb high[2] = {vb_load(b->chunks[i].qh[0] + half * VB), vb_load(b->chunks[i].qh[1] + half * VB)}, top = vb_set1(0x30);
+    vb high[2] = {vb_load(b->chunks[i].qh[0] + half * VB), vb_load(b->chunks[i].qh[1] + half * VB)};
+    vb top = vb_set1(0x30);
     unpack_nibbles(b->chunks[i].qs, half, c->w);
     UNROLL for (int v = 0; v < 8; v++) { /* bits 2s, 2s+1 go to bits 4, 5 */
         int s = 2 * (v / 2);
@@ -137,8 +137,8 @@ INLINE const uint8_t *x_of(const ox_gemm_args *a, int64_t t)
     return (const uint8_t *)a->x + (size_t)(a->x_rows ? a->x_rows[t] : t) * a->x_bytes;
 }
 
-/* The sums of one panel for n tokens, those of a half of it `apart` from the other's. Not inlined: copies for each size of
- * a tile took the compiler longer than its products. */
+/* The sums of one panel for n tokens, those of a half of it `apart` from the other's. Not inlined: copies for each
+ * size of a tile took the compiler longer than its products. */
 static __attribute__((noinline, unused)) void store_panel(const ox_gemm_args *a, int64_t t0, int64_t n, int64_t row,
                                                           int64_t apart, const vf *acc)
 {
@@ -186,10 +186,10 @@ INLINE void strip_q8(const q8_format f, const uint8_t *panel, int half, const q8
         acc[t] = sum[t];
 }
 
-/* One tile of tokens against all panels from `row` on. Where a panel is two halves, they take turns at strips of it: memory
- * is read once, in order, and the second finds its share in the first-level cache. Of more than two tokens, both pass
- * through one copy of the body: it takes the compiler long, and sums that wait in memory for a strip cost less than a
- * hundredth. */
+/* One tile of tokens against all panels from `row` on. Where a panel is two halves, they take turns at strips of it:
+ * memory is read once, in order, and the second finds its share in the first-level cache. Of more than two tokens,
+ * both pass through one copy of the body: it takes the compiler long, and sums that wait in memory for a strip cost
+ * less than a hundredth. */
 INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_t row, const int T)
 {
     q8_tile x = {.k = a->k, .nb = a->k / OX_CHUNK};
@@ -212,12 +212,13 @@ INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_
     }
 }
 
-/* A whole tile of tokens against TILE_PANELS panels at a time, which share each load of the tokens' codes; their sums wait
- * in memory for a chunk. Returns the row behind the last of so many. Where two vectors are multiplied and added in a cycle,
- * and two loaded, loads take longer than products: Q8_0 runs at 1.1 times the speed on Zen 5, Q4_0 and Q5_0 at 1.04; on
- * Zen 4, which multiplies one, at 0.95 to 0.97, 0.93 and 0.9, so that the tier says by PANELS_TOGETHER when it pays. With
- * Q4_K, whose sums take a second product, it was 0.98, and so that stays with one panel. Not for the first tile of tokens,
- * which has the panels brought into the second-level cache: two streams from memory take 1.5 times as long as one. */
+/* A whole tile of tokens against TILE_PANELS panels at a time, which share each load of the tokens' codes; their
+ * sums wait in memory for a chunk. Returns the row behind the last of so many. Where two vectors are multiplied and
+ * added in a cycle, and two loaded, loads take longer than products: Q8_0 runs at 1.1 times the speed on Zen 5, Q4_0
+ * and Q5_0 at 1.04; on Zen 4, which multiplies one, at 0.95 to 0.97, 0.93 and 0.9, so that the tier says by
+ * PANELS_TOGETHER when it pays. With Q4_K, whose sums take a second product, it was 0.98, and so that stays with one
+ * panel. Not for the first tile of tokens, which has the panels brought into the second-level cache: two streams from
+ * memory take 1.5 times as long as one. */
 INLINE int64_t panels_q8(const ox_gemm_args *a, const q8_format f, int64_t t0)
 {
     q8_tile x = {.k = a->k, .nb = a->k / OX_CHUNK};
@@ -328,8 +329,8 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
     }
 }
 
-/* Each size of a tile is a function of its own, in which the number of tokens is a constant, so that the accumulators live
- * in registers: the compiler takes more than twice as long over one of eight times the length. */
+/* Each size of a tile is a function of its own, in which the number of tokens is a constant, so that the
+ * accumulators live in registers: the compiler takes more than twice as long over one of eight times the length. */
 #define APART static __attribute__((noinline)) void
 #define EACH_TILE(f, ...) \
     f(1, __VA_ARGS__) f(2, __VA_ARGS__) f(3, __VA_ARGS__) f(4, __VA_ARGS__) \
@@ -382,9 +383,9 @@ INLINE int64_t no_panels(const ox_gemm_args *a, int64_t t0)
                      add_group_##name);                                                                      \
     }
 
-/* When a chunk's vectors stay in registers: always, where they are quickly unpacked again for the next tile; for one tile
- * only; never, where unpacking costs more than the products of a tile, so that one copy of it should do. Pairs are made
- * from memory. TOGETHER is ALWAYS for formats whose panels a whole tile may go through TILE_PANELS at a time. */
+/* When a chunk's vectors stay in registers: always, where they are quickly unpacked again for the next tile; for one
+ * tile only; never, where unpacking costs more than the products of a tile, so that one copy of it should do. Pairs
+ * are made from memory. TOGETHER is ALWAYS for formats whose panels a whole tile may take TILE_PANELS at a time. */
 #define GEMM_NEVER(name, ...) \
     GROUPS_Q8(name, __VA_ARGS__) static void gemm_##name(const ox_gemm_args *a) { groups_##name(a); }
 #define GEMM_ONE_TILE(name, ...)                      \

@@ -25,7 +25,8 @@ typedef struct { vb w[8]; vf scale, second; vi s[2], m[2]; } chunk;
 #endif
 
 /* Sums over vectors from..to-1 of P panels for T tokens, DOT_TOKENS of them abreast: a sum waits for its last product,
- * which takes several cycles where one instruction multiplies and adds. The order in which integers are added is free. */
+ * which takes several cycles where one instruction multiplies and adds. The order in which integers are added is
+ * free. */
 INLINE void dot_chunk(const chunk *c, int from, int to, const q8_tile *x, int64_t i, const int P, const int T, vi *s)
 {
 #ifdef HAVE_PAIRS
@@ -52,7 +53,10 @@ INLINE void dot_chunk(const chunk *c, int from, int to, const q8_tile *x, int64_
 }
 
 /* Word i of array `n` of the five that stand behind the codes of token t. */
-INLINE const uint8_t *word_of(const q8_tile *x, int t, int n, int64_t i) { return x->x[t] + x->k + 4 * (n * x->nb + i); }
+INLINE const uint8_t *word_of(const q8_tile *x, int t, int n, int64_t i)
+{
+    return x->x[t] + x->k + 4 * (n * x->nb + i);
+}
 
 /* y += s * scale * d */
 INLINE void add_products(const vi *s, vf scale, const q8_tile *x, int64_t i, const int T, vf *acc)
@@ -82,7 +86,8 @@ INLINE void dot_offset(const chunk *c, int from, int to, int n, int bits, int sh
 }
 
 /* y += scale * d * (sum(code q) - (sum(q) << shift)), for P panels, whose sums lie TILE apart */
-INLINE void add_offset(const chunk *c, int bits, int shift, const q8_tile *x, int64_t i, const int P, const int T, vf *acc)
+INLINE void add_offset(const chunk *c, int bits, int shift, const q8_tile *x, int64_t i, const int P, const int T,
+                       vf *acc)
 {
     vi s[TILE_PANELS * TILE];
     dot_offset(c, 0, 8, 2, bits, shift, x, i, P, T, s);
@@ -209,7 +214,10 @@ INLINE void add_chunks(const q8_form f, const chunk *c, const q8_tile *x, int64_
 
 /* The form of a group's codes: where they are paired, offsets were taken off them. */
 #ifdef HAVE_PAIRS
-INLINE int has_offset(const q8_form f) { return f.add == ADD_OFFSET || f.add == ADD_HALVES || f.add == ADD_FLOAT_HALVES; }
+INLINE int has_offset(const q8_form f)
+{
+    return f.add == ADD_OFFSET || f.add == ADD_HALVES || f.add == ADD_FLOAT_HALVES;
+}
 INLINE int offset_of(const q8_form f) { return has_offset(f) ? 1 << f.shift : 0; }
 #define GROUP_FORM(f) ((q8_form){f.add, f.bits, has_offset(f) ? NO_OFFSET : f.shift})
 #else

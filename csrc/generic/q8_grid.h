@@ -139,8 +139,8 @@ INLINE void unpack_IQ3_S(const void *block, int i, int half, chunk *c)
     c->scale = vf_mul(d, vf_from_int(twice_plus_1(bits_of(WORD(b, 26), 4 * i, 4))));
 }
 
-/* Vectors of groups g and g + 2: levels in eighths, one more, or one less where a group's `minus` is one, and 16 added: 8
- * to the levels and 9 or 7 here, so that no byte borrows from the next. */
+/* Vectors of groups g and g + 2: levels in eighths, one more, or one less where a group's `minus` is one, and 16
+ * added: 8 to the levels and 9 or 7 here, so that no byte borrows from the next. */
 INLINE void put_iq1(vb *w, int g, vb points, vi minus0, vi minus2)
 {
     vb codes = vb_add(vb_table(ox_codes_iq1), vb_set1(8));

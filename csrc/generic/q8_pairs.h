@@ -1,6 +1,6 @@
-/* Groups of tokens where the CPU multiplies matrices of 2 x 8 bytes: two rows of a panel with two tokens. Codes of a step
- * are brought into pairs once for all tokens of a group, activations once for all parts of a panel. Offsets are taken off
- * the codes meanwhile. Included by q8.h. */
+/* Groups of tokens where the CPU multiplies matrices of 2 x 8 bytes: two rows of a panel with two tokens. Codes of a
+ * step are brought into pairs once for all tokens of a group, activations once for all parts of a panel. Offsets are
+ * taken off the codes meanwhile. Included by q8.h. */
 
 /* Codes of STEP chunks of a group's tokens: [tile][chunk][4: eight columns][TILE / 2][2 tokens][8]. Of an odd number of
  * tokens the last one is its own partner. */

@@ -15,7 +15,8 @@ INLINE lf code_iq4(lf v)
 {
     lf q = lf_set1(ox_codes_iq4[0]);
     for (int i = 1; i < 16; i++)
-        q += step(v, 0.5f * (float)(ox_codes_iq4[i - 1] + ox_codes_iq4[i]), (float)(ox_codes_iq4[i] - ox_codes_iq4[i - 1]));
+        q += step(v, 0.5f * (float)(ox_codes_iq4[i - 1] + ox_codes_iq4[i]),
+                  (float)(ox_codes_iq4[i] - ox_codes_iq4[i - 1]));
     return q;
 }
 INLINE lf index_iq4(lf v)
@@ -31,7 +32,8 @@ INLINE lf code_fp4(lf v)
 {
     lf q = {0};
     for (int i = 1; i < 8; i++)
-        q += step(lf_abs(v), 0.5f * (float)(ox_codes_fp4[i - 1] + ox_codes_fp4[i]), (float)(ox_codes_fp4[i] - ox_codes_fp4[i - 1]));
+        q += step(lf_abs(v), 0.5f * (float)(ox_codes_fp4[i - 1] + ox_codes_fp4[i]),
+                  (float)(ox_codes_fp4[i] - ox_codes_fp4[i - 1]));
     return pick(v < 0, -q, q);
 }
 INLINE lf index_fp4(lf v)
@@ -55,7 +57,8 @@ INLINE void pack_fifth_bits(uint8_t *qh, const uint8_t *q)
         qh[j / 8] |= (uint8_t)((q[j] >> 4) << j % 8);
 }
 
-/* A quantiser by name: FIT for LANES blocks, giving halves d and m and the codes q; then PACK for each lane l into b. */
+/* A quantiser by name: FIT for LANES blocks, giving halves d and m and the codes q; then PACK for each lane l into
+ * b. */
 #define QUANTISER(name, type, size, FIT, PACK)                                  \
     static void quantise_##name(const float *x, void *dst, int64_t n)           \
     {                                                                           \
@@ -81,7 +84,8 @@ INLINE void pack_fifth_bits(uint8_t *qh, const uint8_t *q)
 #define FIT_HALF(size, code, grid)                                              \
     lf plain, fitted = fit_scale(v.x, size, code, grid, LENGTH(grid), &plain);   \
     lf scale = fit_half(&v, size, code, fitted, plain, d)
-#define FIT_CODES(size, code, lowest, grid) FIT_HALF(size, code, grid); store_codes(v.x, size, code, scale, lowest, 0, q)
+#define FIT_CODES(size, code, lowest, grid) \
+    FIT_HALF(size, code, grid); store_codes(v.x, size, code, scale, lowest, 0, q)
 #define FIT_INDEX(size, code, index, grid) FIT_HALF(size, code, grid); store_codes(v.x, size, index, scale, 0, 0, q)
 
 static const float grid_q4[] = {-8, -9, -8.5f, -7.5f, -7, -6.5f, -6, 7, 7.5f, 6.5f};

@@ -1,5 +1,5 @@
-/* Quantisers of the formats whose scales are a byte, and floats themselves: E8M0 (MXFP4), E4M3 (NVFP4). Few such scales lie
- * near the right one, so the codes of each are tried. */
+/* Quantisers of the formats whose scales are a byte, and floats themselves: E8M0 (MXFP4), E4M3 (NVFP4). Few such
+ * scales lie near the right one, so the codes of each are tried. */
 
 typedef float byte_value(uint8_t byte);
 

@@ -1,7 +1,8 @@
 /* Quantisers of super-blocks with minima: x = d scale q - dmin min, sub-blocks having a scale and a minimum. */
 
 typedef struct { halves d, dmin; lf scale[MAX_SUB], min[MAX_SUB], error; } mins_fit;
-typedef struct { int sub, n; float top, limit; } mins_format; /* sub-blocks of n values; codes 0..top; integers 0..limit */
+/* sub-blocks of n values; codes 0..top; integers 0..limit */
+typedef struct { int sub, n; float top, limit; } mins_format;
 
 /* Sums from which the halves are fitted again, with all integers given. */
 typedef struct { lf ss, sm, mm, sx, mx; } mins_sums;
@@ -24,8 +25,8 @@ INLINE code_sums sum_codes(const lf *x, int n, float top, lf step, lf min)
     return s;
 }
 
-/* Integers for d and dmin, starting from those that are wanted: a scale, or one beside it, and the minimum that fits the
- * codes which that gives. */
+/* Integers for d and dmin, starting from those that are wanted: a scale, or one beside it, and the minimum that fits
+ * the codes which that gives. */
 INLINE void choose_mins(const blocks *b, mins_format f, const lf *wanted, const lf *wanted_min, lf d, lf dmin,
                         mins_fit *out, mins_sums *sums)
 {
@@ -38,7 +39,8 @@ INLINE void choose_mins(const blocks *b, mins_format f, const lf *wanted, const 
     memset(sums, 0, sizeof *sums);
     for (int s = 0; s < f.sub; s++) {
         const lf *x = b->x + f.n * s;
-        lf scale0 = nearest(clamp(wanted[s] * inv, 0, f.limit)), min0 = nearest(clamp(wanted_min[s] * inv_min, 0, f.limit));
+        lf scale0 = nearest(clamp(wanted[s] * inv, 0, f.limit));
+        lf min0 = nearest(clamp(wanted_min[s] * inv_min, 0, f.limit));
         code_sums best = {{0}, {0}, {0}, {0}, {0}};
         for (int k = 0; k < 6; k++) { /* scales 0, +1, -1; each with the first minimum, then with its own */
             lf scale = clamp(scale0 + (k / 2 == 2 ? -1.0f : (float)(k / 2)), 0, f.limit), min = min0;

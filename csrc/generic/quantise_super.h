@@ -1,13 +1,14 @@
-/* Quantisers of super-blocks: 256 values in sub-blocks, whose scales are small integers times one half (and whose minima
- * are others times a second). Each sub-block is fitted alone; the halves follow from the largest scale; then the
- * integers and codes are chosen together, by the error that remains under the rounded halves, and the halves refitted
- * to them, as long as the super-block gains. */
+/* Quantisers of super-blocks: 256 values in sub-blocks, whose scales are small integers times one half (and whose
+ * minima are others times a second). Each sub-block is fitted alone; the halves follow from the largest scale; then
+ * the integers and codes are chosen together, by the error that remains under the rounded halves, and the halves
+ * refitted to them, as long as the super-block gains. */
 
 #define MAX_SUB 16
 
 /* Scales of sub-blocks and what they leave of x, under one half d. */
 typedef struct { halves d; lf scale[MAX_SUB], error; } scaled_fit;
-typedef struct { int sub, n; code_fn *code; float low, high; } scaled_format; /* sub-blocks of n values; integers low..high */
+/* sub-blocks of n values; integers low..high */
+typedef struct { int sub, n; code_fn *code; float low, high; } scaled_format;
 
 /* Integer scales for d, starting from those that are wanted; and the d that fits their codes best. */
 INLINE lf choose_scales(const blocks *b, scaled_format f, const lf *wanted, lf d, scaled_fit *out)
@@ -20,7 +21,8 @@ INLINE lf choose_scales(const blocks *b, scaled_format f, const lf *wanted, lf d
         const lf *x = b->x + f.n * s;
         lf least = {0}, xq = {0}, qq = {0};
         for (int k = 0; k < 3; k++) {
-            lf scale = clamp(nearest(clamp(wanted[s] * inv, f.low, f.high)) + (k == 2 ? -1.0f : (float)k), f.low, f.high);
+            lf whole = nearest(clamp(wanted[s] * inv, f.low, f.high));
+            lf scale = clamp(whole + (k == 2 ? -1.0f : (float)k), f.low, f.high);
             lf step = d * scale, back = inverse(step), error = {0}, a = {0}, c = {0};
             for (int j = 0; j < f.n; j++) {
                 lf q = f.code(x[j] * back), left = x[j] - step * q;

@@ -1,11 +1,11 @@
 /* Products of float rows as files store them, for few tokens: words of VL rows are turned in registers into the vectors
- * that a packed panel would have held, and multiplied by the same steps in the same order: equal bits. After float.h and a
- * tier's pack.h. */
+ * that a packed panel would have held, and multiplied by the same steps in the same order: equal bits. After float.h
+ * and a tier's pack.h. */
 #include "few_rows.h"
 
-/* Bytes of a row that are used together, from a multiple of them on: rows often lie whole pages apart, where lines of all
- * of them share one set of the first-level cache, which loses those that are used twice. Without, halves at an odd
- * multiple of 32 bytes, as in every second file, took 1.4 times as long. */
+/* Bytes of a row that are used together, from a multiple of them on: rows often lie whole pages apart, where lines
+ * of all of them share one set of the first-level cache, which loses those that are used twice. Without, halves at
+ * an odd multiple of 32 bytes, as in every second file, took 1.4 times as long. */
 #define LINE 64
 #define VECTOR (4 * VL)
 
@@ -29,7 +29,8 @@ INLINE vf column_BF16(const vi *w, int j)
     return vf_from_bits(j % 2 ? vi_and(w[j / 2], vi_set1((int32_t)0xffff0000)) : vi_shl(w[j / 2], 16));
 }
 
-/* Steps from i on, which are those of words `first` to `last`. Requests for as many bytes at `next` stand between them. */
+/* Steps from i on, which are those of words `first` to `last`. Requests for as many bytes at `next` stand between
+ * them. */
 INLINE void add_words(const rows_format f, const uint8_t *s, size_t stride, const uint8_t *next, const float *const *x,
                       int64_t i, const int first, const int last, const int T, vf *acc)
 {
@@ -61,8 +62,8 @@ INLINE void add_half(const rows_format f, const uint8_t *s, size_t stride, const
 }
 
 /* The last n steps, of which `bytes` are there. */
-INLINE void add_rest(const rows_format f, const uint8_t *s, size_t stride, int64_t bytes, const float *const *x, int64_t i,
-                     int64_t n, const int T, vf *acc)
+INLINE void add_rest(const rows_format f, const uint8_t *s, size_t stride, int64_t bytes, const float *const *x,
+                     int64_t i, int64_t n, const int T, vf *acc)
 {
     float columns[2 * VL * VL];
     for (; n > 0; n -= f.steps, i += f.steps, s += VECTOR, bytes -= VECTOR) {
@@ -74,8 +75,8 @@ INLINE void add_rest(const rows_format f, const uint8_t *s, size_t stride, int64
 }
 
 /* One panel times T tokens. */
-INLINE void panel_of_rows(const ox_gemm_args *a, const rows_format f, const uint8_t *s, const float *const *x, const int T,
-                          vf (*acc)[ROWS_TILE])
+INLINE void panel_of_rows(const ox_gemm_args *a, const rows_format f, const uint8_t *s, const float *const *x,
+                          const int T, vf (*acc)[ROWS_TILE])
 {
     const size_t stride = a->panel_bytes / 16, half = VL * stride;
     const int step_bytes = f.value_bytes * f.values, line = LINE / step_bytes;

@@ -2,7 +2,6 @@
  * which puts words of rows side by side. */
 #ifndef OX_STORED_H
 #define OX_STORED_H
-#define UNROLL _Pragma("GCC unroll 16")
 
 INLINE int16_t half_at(const uint8_t *p)
 {

@@ -1,5 +1,5 @@
-/* The neon tier's integer products once more, compiled for CPUs that have the dot product instructions: four times fewer
- * instructions for four products. Everything else is that tier's. */
+/* The neon tier's integer products once more, compiled for CPUs that have the dot product instructions: four times
+ * fewer instructions for four products. Everything else is that tier's. */
 #include "../ox_dispatch.h"
 
 void ox_neon_dot_init(ox_kernels *t)

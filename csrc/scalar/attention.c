@@ -19,7 +19,8 @@ static int64_t width_of(const ox_attn_args *a)
     return a->kv_type == OX_KV_Q4_0 ? (int64_t)ox_round_up((size_t)a->v_dim, 32) : a->v_dim;
 }
 
-static const uint8_t *panel_of(const ox_attn_args *a, const void *slab, size_t block_bytes, size_t panel_bytes, int64_t key)
+static const uint8_t *panel_of(const ox_attn_args *a, const void *slab, size_t block_bytes, size_t panel_bytes,
+                               int64_t key)
 {
     return (const uint8_t *)slab + (size_t)a->blocks[key / a->block_tokens] * block_bytes
            + (size_t)(key % a->block_tokens / 16) * panel_bytes;
@@ -121,7 +122,8 @@ static void scale_down(const ox_attn_args *a, row_state s, float factor)
 }
 
 /* Keys [from, end) of one tile. */
-static void add_tile(const ox_attn_args *a, const float *q, int head, int64_t pos, int64_t from, int64_t end, row_state s)
+static void add_tile(const ox_attn_args *a, const float *q, int head, int64_t pos, int64_t from, int64_t end,
+                     row_state s)
 {
     float x[OX_ATTN_TILE], max = *s.max;
     for (int64_t key = from; key < end; key++)

@@ -1,5 +1,5 @@
-/* Keys and values of four bits (OX_KV_Q4_0): the source of every tier. Sums are integers, and floats are added in an order
- * that vectors keep, so that what is stored never depends on the machine.
+/* Keys and values of four bits (OX_KV_Q4_0): the source of every tier. Sums are integers, and floats are added in an
+ * order that vectors keep, so that what is stored never depends on the machine.
  *
  * Each vector is rotated before it is coded. Single values of keys are many times larger than the others (Liu et al.,
  * "KIVI", 2024), and take the codes from those that share their scale; rotated, all values are about the same, and
@@ -13,8 +13,8 @@
 
 enum { OX_ROTATED = 256 }; /* values that are rotated together at most */
 
-/* What codes stand for: fitted to 32 normally distributed values, as rotated ones nearly are, and their three places below.
- * The squares that they lose are 0.0059 of the values', and those of equal steps 0.0074 (ggml's Q4_0). */
+/* What codes stand for: fitted to 32 normally distributed values, as rotated ones nearly are, and their three places
+ * below. The squares that they lose are 0.0059 of the values', and those of equal steps 0.0074 (ggml's Q4_0). */
 static const int8_t ox_codes_kv[16] = {-127, -98, -77, -59, -44, -31, -18, -6, 6, 18, 31, 44, 59, 77, 98, 127};
 
 /* Values of a vector of n, a multiple of 32, that are rotated together: the largest power of two that divides it. */
@@ -30,7 +30,8 @@ static inline __attribute__((always_inline)) void ox_rotate_pass(const float *x,
     }
 }
 
-static inline __attribute__((always_inline)) void ox_rotate_run(float *x, const size_t run, const int passes, float scale)
+static inline __attribute__((always_inline)) void ox_rotate_run(float *x, const size_t run, const int passes,
+                                                                float scale)
 {
     float y[OX_ROTATED];
     if (passes % 2) {
@@ -58,8 +59,8 @@ static inline void ox_rotate(float *x, size_t n)
         }
 }
 
-/* The magnitudes of 32 values as integers of which the largest is 32767, whether each is negative, and what one is worth:
- * NaN if a value is NaN or infinite. */
+/* The magnitudes of 32 values as integers of which the largest is 32767, whether each is negative, and what one is
+ * worth: NaN if a value is NaN or infinite. */
 static inline float ox_magnitudes(const float *x, int16_t *magnitude, int16_t *negative)
 {
     uint32_t bits = 0;
@@ -89,8 +90,8 @@ enum { OX_PLACES = 3 }; /* of the largest value among the codes */
      136 * 32767 / (2 * place), 175 * 32767 / (2 * place), 225 * 32767 / (2 * place)}
 static const int16_t ox_middles[OX_PLACES][7] = {OX_MIDDLES(124), OX_MIDDLES(132), OX_MIDDLES(140)};
 
-/* Codes and scale of 32 values: those of the place whose codes, with the scale of least squares, are nearest. Scales are
- * never negative: weights of values are multiplied with them. */
+/* Codes and scale of 32 values: those of the place whose codes, with the scale of least squares, are nearest. Scales
+ * are never negative: weights of values are multiplied with them. */
 static inline uint16_t ox_code_4_bits(const float *x, uint8_t *codes)
 {
     int16_t magnitude[32], negative[32];
@@ -106,7 +107,8 @@ static inline uint16_t ox_code_4_bits(const float *x, uint8_t *codes)
             product += magnitude[i] * code;
             square += code * code;
         }
-        float ratio = (float)product / (float)square, gain = (float)product * ratio; /* less is the sum of squared errors */
+        /* less is the sum of squared errors */
+        float ratio = (float)product / (float)square, gain = (float)product * ratio;
         best = gain > most ? place : best;
         scale = gain > most ? ratio * unit : scale;
         most = gain > most ? gain : most;
@@ -122,8 +124,8 @@ static inline uint16_t ox_code_4_bits(const float *x, uint8_t *codes)
 
 /* A vector's lane of a panel: the codes i and i + 16 of a chunk in one byte, at
  * start + chunk c + four (i / 4) + one (i % 4). */
-static inline void ox_store_4_bits(const float *x, int64_t dim, uint8_t *panel, int64_t lane, size_t start, size_t chunk,
-                                   size_t four, size_t one)
+static inline void ox_store_4_bits(const float *x, int64_t dim, uint8_t *panel, int64_t lane, size_t start,
+                                   size_t chunk, size_t four, size_t one)
 {
     size_t n = ox_round_up((size_t)dim, 32), run = ox_rotated(n);
     uint16_t *scales = (uint16_t *)(panel + 8 * n) + lane;

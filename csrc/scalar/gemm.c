@@ -89,8 +89,10 @@ static void unpack_Q5_K(const uint8_t *panel, int64_t i, chunk *c)
     for (int r = 0, s = (int)(i % 8); r < 16; r++) {
         c->scale[r] = ox_half_to_float(b->d[r]) * b->scales[s][r];
         c->min[r] = ox_half_to_float(b->dmin[r]) * b->mins[s][r];
-        for (int l = 0; l < 32; l++)
-            c->code[r][l] = (uint8_t)(nibble(b->chunks[s].qs, r, l) | (b->chunks[s].qh[4 * r + l % 4] >> l / 4 & 1) << 4);
+        for (int l = 0; l < 32; l++) {
+            int high = b->chunks[s].qh[4 * r + l % 4] >> l / 4 & 1;
+            c->code[r][l] = (uint8_t)(nibble(b->chunks[s].qs, r, l) | high << 4);
+        }
     }
 }
 
@@ -123,7 +125,8 @@ static void add_chunk(enum kind kind, const chunk *c, const q8_row *x, int64_t i
     for (int r = 0; r < 16; r++) {
         const int8_t *q = x->q + 32 * i;
         if (kind == HALVES) {
-            int32_t s0 = dot(c->code[r], q, 16) + offset * x->n0[i], s1 = dot(c->code[r] + 16, q + 16, 16) + offset * x->n1[i];
+            int32_t s0 = dot(c->code[r], q, 16) + offset * x->n0[i];
+            int32_t s1 = dot(c->code[r] + 16, q + 16, 16) + offset * x->n1[i];
             acc[r] += (float)(s0 * c->half_scale[0][r] + s1 * c->half_scale[1][r]) * (c->scale[r] * x->d[i]);
         } else {
             int32_t s = dot(c->code[r], q, 32) + offset * x->n[i];
@@ -165,7 +168,10 @@ void ox_gemm_Q6_K(const ox_gemm_args *a) { gemm_q8(a, unpack_Q6_K, HALVES, 32); 
 
 typedef float load_fn(const void *panel, int64_t i, int r);
 static float load_F32(const void *panel, int64_t i, int r) { return ((const float *)panel)[16 * i + r]; }
-static float load_F16(const void *panel, int64_t i, int r) { return ox_half_to_float(((const uint16_t *)panel)[16 * i + r]); }
+static float load_F16(const void *panel, int64_t i, int r)
+{
+    return ox_half_to_float(((const uint16_t *)panel)[16 * i + r]);
+}
 static float load_BF16(const void *panel, int64_t i, int r)
 {
     return ox_bf16_to_float(((const uint16_t *)panel)[i / 2 * 32 + 2 * r + i % 2]);
@@ -176,7 +182,8 @@ static void gemm_float(const ox_gemm_args *a, load_fn *load)
     for (int64_t t = 0; t < a->n_tokens; t++)
         for (int64_t row = 0; row < a->n_rows; row += 16) {
             const uint8_t *panel = (const uint8_t *)a->w + (size_t)(row / 16) * a->panel_bytes;
-            const float *x = (const float *)((const uint8_t *)a->x + (size_t)(a->x_rows ? a->x_rows[t] : t) * a->x_bytes);
+            const float *x = (const float *)((const uint8_t *)a->x
+                                             + (size_t)(a->x_rows ? a->x_rows[t] : t) * a->x_bytes);
             float acc[16] = {0};
             for (int64_t i = 0; i < a->k; i++)
                 for (int r = 0; r < 16; r++)

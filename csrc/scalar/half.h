@@ -1,5 +1,5 @@
-/* Half and bfloat16 conversions in portable C: exact, round to nearest even, as the hardware instructions do it. And the
- * floats of one byte that are scales. */
+/* Half and bfloat16 conversions in portable C: exact, round to nearest even, as the hardware instructions do it. And
+ * the floats of one byte that are scales. */
 #ifndef OX_SCALAR_HALF_H
 #define OX_SCALAR_HALF_H
 #include <stdint.h>
@@ -44,7 +44,10 @@ static inline uint16_t ox_float_to_bf16(float f)
 }
 
 /* 2^(e - 128): half of what E8M0 stands for, since the codes are twice the values of E2M1. */
-static inline float ox_e8m0_half(uint8_t e) { return ox_bits_to_float(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23); }
+static inline float ox_e8m0_half(uint8_t e)
+{
+    return ox_bits_to_float(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
+}
 
 /* Half of an unsigned E4M3: the sign bit means nothing, and 0x7f is zero. */
 static inline float ox_e4m3_half(uint8_t x)

@@ -59,7 +59,10 @@ void ox_store_value_Q8_0(const float *x, void *panel, int64_t lane, int64_t dim)
     }
 }
 
-void ox_store_key_Q4_0(const float *x, void *panel, int64_t lane, int64_t dim) { ox_put_key_4_bits(x, panel, lane, dim); }
+void ox_store_key_Q4_0(const float *x, void *panel, int64_t lane, int64_t dim)
+{
+    ox_put_key_4_bits(x, panel, lane, dim);
+}
 
 void ox_store_value_Q4_0(const float *x, void *panel, int64_t lane, int64_t dim)
 {
@@ -83,14 +86,18 @@ void ox_gather_keys_F16(const void *const *panels, const int32_t *lanes, int64_t
 }
 
 /* The scales behind the codes of a panel, words of 16 lanes. */
-static void gather_scales(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t chunks, int64_t words)
+static void gather_scales(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t chunks,
+                          int64_t words)
 {
     for (int64_t c = 0; c < chunks; c++)
-        for (int64_t l = 0; l < n; l++)
-            ((uint16_t *)panel)[32 * words + 16 * c + l] = ((const uint16_t *)panels[l])[32 * words + 16 * c + lanes[l]];
+        for (int64_t l = 0; l < n; l++) {
+            const uint16_t *from = (const uint16_t *)panels[l] + 32 * words + 16 * c;
+            ((uint16_t *)panel)[32 * words + 16 * c + l] = from[lanes[l]];
+        }
 }
 
-static void gather_key_codes(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t chunks, int64_t words)
+static void gather_key_codes(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t chunks,
+                             int64_t words)
 {
     GATHER_LANES(uint32_t, words)
     gather_scales(panels, lanes, n, panel, chunks, words);
@@ -123,7 +130,8 @@ void ox_gather_values_F16(const void *const *panels, const int32_t *lanes, int64
 }
 
 /* `bytes` of each token's codes. */
-static void gather_value_codes(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t chunks, int64_t bytes)
+static void gather_value_codes(const void *const *panels, const int32_t *lanes, int64_t n, void *panel, int64_t chunks,
+                               int64_t bytes)
 {
     for (int64_t l = 0; l < n; l++) {
         const uint8_t *src = (const uint8_t *)panels[l] + lanes[l] / 4 * bytes * 4 + lanes[l] % 4;

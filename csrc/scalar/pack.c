@@ -39,7 +39,8 @@ static inline void or_word(uint8_t *vector, int64_t r, uint32_t u) { put_word(ve
 #define LOW2 0x03030303u
 #define LOW1 0x01010101u
 
-/* 32 nibbles that lie in 32 bytes, shifted by `shift`: vector i in the low and vector i + 4 in the high half of a byte. */
+/* 32 nibbles that lie in 32 bytes, shifted by `shift`: vector i in the low and vector i + 4 in the high half of a
+ * byte. */
 static inline void put_nibbles(uint8_t qs[4][64], int64_t r, const uint8_t *bytes, int shift)
 {
     for (int v = 0; v < 4; v++)
@@ -185,7 +186,8 @@ void ox_pack_Q6_K(const void *src, size_t stride, int64_t n_rows, int64_t k, voi
                 dst->scales[2 * c + 1][r] = s.scales[2 * c + 1];
                 put_nibbles(dst->chunks[c].qs, r, s.ql + 64 * half + 32 * (quarter & 1), (quarter >> 1) * 4);
                 for (int v = 0; v < 8; v++)
-                    or_word(dst->chunks[c].qh[v % 2], r, (word(s.qh + 32 * half, v) >> 2 * quarter & LOW2) << v / 2 * 2);
+                    or_word(dst->chunks[c].qh[v % 2], r,
+                            (word(s.qh + 32 * half, v) >> 2 * quarter & LOW2) << v / 2 * 2);
             }
         }
     }

@@ -6,7 +6,8 @@
 #include "half.h"
 
 /* Six-bit scale and minimum of sub-block j of a Q4_K or Q5_K block: eight of each in twelve bytes. The first four pairs
- * are the low six bits of bytes 0..3 and 4..7; the others are four bits of bytes 8..11 and two high bits of the first. */
+ * are the low six bits of bytes 0..3 and 4..7; the others are four bits of bytes 8..11 and two high bits of the
+ * first. */
 static inline void ox_scale_min_k4(int j, const uint8_t *s, uint8_t *scale, uint8_t *min)
 {
     if (j < 4) {

@@ -21,7 +21,8 @@ _ARGUMENTS = ("arguments", "parameters", "args", "input", "params", "kwargs")
 # An object with two keys between marks, as templates describe calls to their model.
 _CALL = re.compile(
     r"(?P<begin><[^<>/\s][^<>]{0,40}>|\[[A-Z][A-Z_ ]{1,40}\])(?P<space>\s*)"
-    r"\{\s*\\?[\"'](?P<first>\w+)\\?[\"']\s*:(?:\s*\{[^{}]{0,80}\}\s*|[^{}\[\]]{1,80}?),\s*\\?[\"'](?P<second>\w+)\\?[\"']\s*:[^\[\]]{1,200}?\}\s*"
+    r"\{\s*\\?[\"'](?P<first>\w+)\\?[\"']\s*:(?:\s*\{[^{}]{0,80}\}\s*|[^{}\[\]]{1,80}?),\s*"
+    r"\\?[\"'](?P<second>\w+)\\?[\"']\s*:[^\[\]]{1,200}?\}\s*"
     r"(?P<end></[^<>]{1,40}>|\[/[A-Z][A-Z_ ]{1,40}\]|<\|[^<>]{1,40}\|>)"
 )
 

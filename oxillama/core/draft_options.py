@@ -13,9 +13,9 @@ from oxillama._util.checks import check_bool, check_choice, check_int
 from oxillama.config import field_names
 from oxillama.drafts.cost_model import AcceptanceEstimate
 from oxillama.drafts.draft import Distribution, Draft, SpecStats
-from oxillama.drafts.rejection import chosen
 from oxillama.errors import ConfigError
 from oxillama.sampling import Sampler
+from oxillama.sampling.rejection import chosen
 
 __all__ = [
     "ACCEPTANCES",

@@ -26,8 +26,8 @@ from oxillama.drafts.cost_model import (
 from oxillama.drafts.draft import Distribution, Draft, DraftTask, Proposal, SpecStats, Target
 from oxillama.drafts.grammar_draft import GrammarDraft
 from oxillama.drafts.prompt_lookup import PromptLookup
-from oxillama.drafts.rejection import check_probs
 from oxillama.errors import GenerateError, GrammarError
+from oxillama.sampling.rejection import check_probs
 from oxillama.scheduling.scheduler import MAX_DRAFT_TOKENS
 
 __all__ = [

@@ -23,9 +23,10 @@ from oxillama.core.step_loop import StepLoop
 from oxillama.errors import EngineClosedError, GenerateError, KvCacheFullError, OxiLlamaError, QueueFullError
 from oxillama.metrics import RejectedReason
 from oxillama.scheduling.pools import SequencePool
+from oxillama.scheduling.prefill_throttle import PrefillThrottle
 from oxillama.scheduling.prefix_cache import BLOCK, STATE, WINDOWED
 from oxillama.scheduling.scheduler import Plan as SequencePlan
-from oxillama.scheduling.scheduler import PrefillThrottle, Scheduler
+from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import n_common
 
 __all__ = [
@@ -126,14 +127,15 @@ class EngineCore:
         self._plans = self._schedule()
         if self.meter.changed:  # which must not wait for the end of a step that may take long
             self.meter.publish()
-        n_prompt, seconds = 0, 0.0
+        n_prompt, seconds, failed = 0, 0.0, False
         for plan in self._plans:
-            if plan:
-                n, taken = self._compute(plan)
-                n_prompt, seconds = n_prompt + n, seconds + taken
-        if self.throttle.n_taken:
-            self.throttle.observe(n_prompt, seconds)
-        elif seconds and not n_prompt:
+            if plan and (computed := self._compute(plan)) is not None:
+                n_prompt, seconds = n_prompt + computed[0], seconds + computed[1]
+            elif plan:
+                failed = True
+        if self.throttle.n_taken:  # the seconds of one plan say nothing of tokens that shared the step with another
+            self.throttle.observe(0 if failed else n_prompt, seconds)
+        elif seconds and not n_prompt and not failed:
             self.throttle.decodes.append((len(self._plans[0]), seconds))
             if self.drafting.requests:  # with all that a step takes beside the model, but the drafts
                 whole = time.perf_counter() - self._began - self.drafting.seconds
@@ -146,12 +148,15 @@ class EngineCore:
         for requests, error in self.drafting.ask(len(self.scheduler.running)):
             self._end_all(list(requests), "cancelled", error)
 
-    def _compute(self, plan: Plan) -> tuple[int, float]:
-        """One forward pass, and what follows from its rows: how many of its tokens are of prompts, and its seconds."""
+    def _compute(self, plan: Plan) -> tuple[int, float] | None:
+        """One forward pass, and what follows from its rows: how many of its tokens are of prompts, and its seconds.
+
+        None if the plan was abandoned or failed.
+        """
         began = time.perf_counter()
         rows = self._forward(plan)
         if rows is None:
-            return 0, 0.0
+            return None
         if plan is self._plans[1] or not self._plans[1]:  # the rest is not for the cores
             self.loop.cores.give_back()
         self._advance(plan, rows)

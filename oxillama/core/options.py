@@ -28,11 +28,11 @@ from oxillama.core.logprobs import MAX_LOGPROBS
 from oxillama.core.prompts import Tools, check_stop, make_chain
 from oxillama.core.results import CancelToken
 from oxillama.core.tool_use import ToolUse, check_tool_use
-from oxillama.drafts.rejection import check_chain
 from oxillama.errors import ConfigError
 from oxillama.lora import LoraSet, Wanted, check_wanted
 from oxillama.sampler_config import MAX_SEED, SamplerConfig, checked_ids
 from oxillama.sampling import LogitsProcessor, SamplerChain
+from oxillama.sampling.rejection import check_chain
 from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import MAX_PRIORITY
 

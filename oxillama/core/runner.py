@@ -18,8 +18,9 @@ from oxillama.lora import LoraSet
 from oxillama.models import Model
 from oxillama.models.adaptable import Adaptable
 from oxillama.offload import LayerPager
+from oxillama.scheduling.prefill_throttle import PrefillThrottle
 from oxillama.scheduling.prefix_cache import WINDOWED
-from oxillama.scheduling.scheduler import PrefillThrottle, Scheduler
+from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import Sequence as Tokens
 
 __all__ = [

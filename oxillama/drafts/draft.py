@@ -69,7 +69,7 @@ class DraftTask:
     key: of the request's sequence, the same each time and unique in the process. tokens: prompt and output so far, the
     last one not computed yet; the list is the request's own and must not be changed. n: draft tokens wanted at most, at
     least 1. sampler: the request's own, after `tokens`; a draft may draw from it, and restores its state.
-    with_probs: whether rejection sampling accepts the draft tokens (`rejection.py`): a draft that draws uses a
+    with_probs: whether rejection sampling accepts the draft tokens (`sampling/rejection.py`): a draft that draws uses a
     generator of its own then, and returns `Proposal.probs`. The text depends on the proposal then, which should follow
     from the task alone; `n` is the same each time, also where the text has no room for so many tokens.
     cache_key: as in `Sequence`; sequences with different keys share nothing.

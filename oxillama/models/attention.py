@@ -50,17 +50,20 @@ class SelfAttention:
         (slab,) = slabs
         q, k, v = matmul(h, self.q, self.k, self.v, batch=batch)
         self.remember(k, v, cos_sin, slab, batch)
-        self.residual.add_product(x, self.attend(q, cos_sin, slab, batch), self.out, batch)
+        self.add_attended(x, q, cos_sin, slab, batch)
 
     def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         """The last layer: all rows store keys and values, but ``x`` has only the rows of the output."""
         (slab,) = slabs
-        k, v = matmul(h, self.k, self.v, batch=batch)
+        k, v = self.keys_and_values(h, batch)
         self.remember(k, v, cos_sin, slab, batch)
         if x.n:
             angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
             q = linear(take_rows(h, batch.output_rows), self.q, batch.outputs)
-            self.residual.add_product(x, self.attend(q, angles, slab, batch.outputs), self.out, batch.outputs)
+            self.add_attended(x, q, angles, slab, batch.outputs)
+
+    def keys_and_values(self, h: Rows, batch: Batch) -> list[Rows]:
+        return matmul(h, self.k, self.v, batch=batch)
 
     def remember(self, k: Rows, v: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
         self.prepare(k, self.k_norm, cos_sin)
@@ -69,6 +72,10 @@ class SelfAttention:
         if self.value_scale != 1.0:
             scale_(v, self.value_scale)
         store(k, v, slab, batch)
+
+    def add_attended(self, x: Rows, q: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
+        """Adds what the past gives the queries ``q``, which are as their matrix made them."""
+        self.residual.add_product(x, self.attend(q, cos_sin, slab, batch), self.out, batch)
 
     def attend(self, q: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> Rows:
         """What the values of the past give the queries ``q``: Rows [q.n, heads * v_head_dim]."""

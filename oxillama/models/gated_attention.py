@@ -72,24 +72,8 @@ class JointlyGatedAttention(SelfAttention):
         sizes = {"q": 2 * q_dim, "k": kv_dim, "v": kv_dim}
         return [w.linear(f"{prefix}attn_{part}", n, spec.n_embd) for part, n in sizes.items()]
 
-    def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        (slab,) = slabs
-        both, k, v = matmul(h, self.q, self.k, self.v, batch=batch)
-        self.remember(k, v, cos_sin, slab, batch)
-        self.add_gated(x, both, cos_sin, slab, batch)
-
-    def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        """As the last layer: all rows leave keys and values, but ``x`` has only those that go on."""
-        (slab,) = slabs
-        k, v = matmul(h, self.k, self.v, batch=batch)
-        self.remember(k, v, cos_sin, slab, batch)
-        if x.n:
-            angles = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
-            both = linear(take_rows(h, batch.output_rows), self.q, batch.outputs)
-            self.add_gated(x, both, angles, slab, batch.outputs)
-
-    def add_gated(self, x: Rows, both: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
-        q, gate = split_heads(both, self.n_heads, self.head_dim)
+    def add_attended(self, x: Rows, q: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> None:
+        q, gate = split_heads(q, self.n_heads, self.head_dim)
         y = self.attend(q, cos_sin, slab, batch)
         sigmoid_(gate)
         mul_(y, gate)

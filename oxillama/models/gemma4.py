@@ -110,24 +110,14 @@ class NormedAttention(SelfAttention):
         self.remember(k, v, cos_sin, slab, batch)
         self.residual.add_product(x, self.attend(q, cos_sin, slab, batch), self.out, batch)
 
-    def add_outputs_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
-        """The last layer: all rows store keys and values, but ``x`` has only the rows of the output."""
-        (slab,) = slabs
-        k, v = self.keys_and_values(h, batch)
-        self.remember(k, v, cos_sin, slab, batch)
-        if x.n:
-            cos_sin = None if cos_sin is None else take_rows(cos_sin, batch.output_rows)
-            q = linear(take_rows(h, batch.output_rows), self.q, batch.outputs)
-            self.residual.add_product(x, self.attend(q, cos_sin, slab, batch.outputs), self.out, batch.outputs)
-
-    def keys_and_values(self, h: Rows, batch: Batch) -> tuple[Rows, Rows]:
+    def keys_and_values(self, h: Rows, batch: Batch) -> list[Rows]:
         if self.v is self.k:
             k = linear(h, self.k, batch)
             v = columns(k, 0, k.dim)
         else:
             k, v = matmul(h, self.k, self.v, batch=batch)
         self.value_norm(v, self.eps)
-        return k, v
+        return [k, v]
 
 
 class BorrowingAttention(SelfAttention):

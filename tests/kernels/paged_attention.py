@@ -106,3 +106,18 @@ BOUND = {"f32": 1e-5, "f16": 1e-5} | dict.fromkeys(("q8_0", "q4_0"), 6 * 8 * 0.2
 
 STORED = {"f32": lambda x: x.astype(np.float64), "f16": lambda x: x.astype(np.float16).astype(np.float64)}
 STORED |= {"q8_0": quantised, "q4_0": stored_in_four_bits}
+
+
+def as_scored(q, k, kv_type):
+    """Queries and keys [..., d] as scores see them: coded keys are scored with a query of 8-bit codes."""
+    if kv_type in ("f32", "f16"):
+        return q.astype(np.float64), STORED[kv_type](k)
+    if kv_type == "q4_0":
+        q, k = rotated(q), rotated(k)
+    padded = np.zeros((*q.shape[:-1], -(-q.shape[-1] // 32) * 32), np.float32)
+    padded[..., : q.shape[-1]] = q
+    chunks = padded.reshape(*q.shape[:-1], -1, 32)
+    largest = np.maximum(np.abs(chunks).max(-1, keepdims=True), np.float32(1e-30))
+    codes = np.rint(chunks * (np.float32(127) / largest)) * (largest.astype(np.float64) / 127)
+    kept = quantised(k) if kv_type == "q8_0" else four_bits(k)
+    return codes.reshape(padded.shape)[..., : q.shape[-1]], kept

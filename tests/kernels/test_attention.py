@@ -11,7 +11,7 @@ from oxillama.kernels import _check, _table, flash_attention
 from oxillama.kernels.attention import Attention, KvSlab, attend, attend_source, store
 from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.rows import Workspace
-from tests.kernels.paged_attention import BOUND, STORED, TYPES, Setup, four_bits, in_chunks, quantised, rotated
+from tests.kernels.paged_attention import BOUND, STORED, TYPES, Setup, as_scored, in_chunks
 
 
 def naive(q, k, v, positions, rule):
@@ -42,17 +42,8 @@ def by_distance(bias, distances):
 
 
 def as_stored(s, kv_type):
-    """Queries, keys and values as the kernel gets to see them; coded keys are scored with a query of 8-bit codes."""
-    if kv_type in ("f32", "f16"):
-        return s.q, STORED[kv_type](s.k), STORED[kv_type](s.v)
-    q, k = (s.q, s.k) if kv_type == "q8_0" else (rotated(s.q), rotated(s.k))
-    padded = np.zeros((*q.shape[:-1], -(-q.shape[-1] // 32) * 32), np.float32)
-    padded[..., : q.shape[-1]] = q
-    chunks = padded.reshape(*q.shape[:-1], -1, 32)
-    largest = np.abs(chunks).max(-1, keepdims=True)
-    codes = np.rint(chunks * (np.float32(127) / largest)) * (largest.astype(np.float64) / 127)
-    kept = quantised(k) if kv_type == "q8_0" else four_bits(k)
-    return codes.reshape(padded.shape)[..., : q.shape[-1]], kept, STORED[kv_type](s.v)
+    """Queries, keys and values as the kernel gets to see them."""
+    return *as_scored(s.q, s.k, kv_type), STORED[kv_type](s.v)
 
 
 @pytest.mark.parametrize("kv_type", TYPES)

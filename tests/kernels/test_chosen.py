@@ -8,38 +8,39 @@ from oxillama.kernels.attention import Attention, KvSlab, attend, store
 from oxillama.kernels.batch import Batch, Span
 from oxillama.kernels.chosen import Choice, attend_chosen, choose
 from oxillama.kernels.rows import Workspace
-from tests.kernels.paged_attention import BOUND, STORED, in_chunks
+from tests.kernels.paged_attention import BOUND, STORED, TYPES, as_scored, in_chunks, normal
 
-HEADS, K_DIM, V_DIM = 4, 40, 24
+HEADS = 4
 
 
 class Chosen:
     """One sequence: an index, and attention over ``kv_heads`` that it chooses for.
 
     ``weighed``: ``n_index`` heads choose together for the one head of keys; otherwise each has its own query.
+    ``latent``: values are the first part of the keys.
     """
 
-    def __init__(self, n, k, unit=1, local=0, *, kv_heads=1, weighed=True, block=16, kv_type="f32", n_index=12, dim=33):
+    def __init__(
+        self, n, k, unit=1, local=0, *, kv_heads=1, weighed=True, block=16, kv_type="f32", n_index=12, dim=33,
+        k_dim=40, v_dim=24, latent=False,
+    ):  # fmt: skip
         rng = np.random.default_rng(n + k + unit)
         self.n, self.kv_type, self.units = n, kv_type, {"k": k, "unit": unit, "local": local, "n_heads": kv_heads}
         n_index = n_index if weighed else kv_heads
-        self.index_q, self.index_k = normal(rng, n, n_index * dim), normal(rng, n, dim)
-        self.weights = normal(rng, n, n_index) if weighed else None
-        self.q, self.k, self.v = (
-            normal(rng, n, HEADS * K_DIM),
-            normal(rng, n, kv_heads * K_DIM),
-            normal(rng, n, kv_heads * V_DIM),
-        )
+        self.index_q, self.index_k = normal(rng, (n, n_index * dim)), normal(rng, (n, dim))
+        self.weights = normal(rng, (n, n_index)) if weighed else None
+        self.q, self.k = normal(rng, (n, HEADS * k_dim)), normal(rng, (n, kv_heads * k_dim))
+        self.v = self.k[:, :v_dim].copy() if latent else normal(rng, (n, kv_heads * v_dim))
         n_blocks = -(-n // block) + 3
-        self.slab = KvSlab(kv_type, n_blocks, kv_heads, block, K_DIM, V_DIM)
+        self.slab = KvSlab(kv_type, n_blocks, kv_heads, block, k_dim, v_dim)
         self.index = KvSlab(kv_type, n_blocks, 1, block, dim, 0)
         for bytes_ in (self.slab.k, self.slab.v, self.index.k):
             bytes_[:] = 0xFF  # NaN as a float, a half, and the scale of 8-bit codes
         self.table = rng.permutation(n_blocks)[: -(-n // block)].astype(np.int32)
-        self.rule = Attention(K_DIM**-0.5)
+        self.rule = Attention(k_dim**-0.5)
 
     def run(self, chunks, threads=1):
-        """Attention of every position, taken in chunks: float32 [n, HEADS * V_DIM]."""
+        """Attention of every position, taken in chunks: float32 [n, HEADS * v_dim]."""
         out, start, workspace = [], 0, Workspace(threads)
         for size in chunks:
             end = min(start + size, self.n)
@@ -58,22 +59,22 @@ class Chosen:
         return np.concatenate(out)
 
     def expected(self):
-        """In float64, of keys and values as they are stored."""
-        index_k, k, v = (STORED[self.kv_type](x).astype(np.float64) for x in (self.index_k, self.k, self.v))
-        scores = np.einsum(
-            "ihd,jd->hij", self.index_q.reshape(self.n, -1, index_k.shape[1]).astype(np.float64), index_k
-        )
+        """In float64, of keys and values as they are stored, and of queries in the codes that they are scored with."""
+        n, slab = self.n, self.slab
+        index_q, index_k = as_scored(self.index_q.reshape(n, -1, self.index.k_dim), self.index_k, self.kv_type)
+        scores = np.einsum("ihd,jd->hij", index_q, index_k)
         if self.weights is not None:
             scores = np.einsum("ih,hij->ij", self.weights.astype(np.float64), np.maximum(0.25 * scores, 0))[None]
-        q, k, v = self.q.reshape(self.n, HEADS, -1), k.reshape(self.n, -1, K_DIM), v.reshape(self.n, -1, V_DIM)
-        group, out = HEADS // k.shape[1], np.zeros((self.n, HEADS, V_DIM))
-        for i in range(self.n):
+        q, k = as_scored(self.q.reshape(n, HEADS, -1), self.k.reshape(n, -1, slab.k_dim), self.kv_type)
+        v = STORED[self.kv_type](self.v.reshape(n, -1, slab.v_dim))
+        group, out = HEADS // k.shape[1], np.zeros((n, HEADS, slab.v_dim))
+        for i in range(n):
             for h in range(HEADS):
                 seen = self.seen(scores[h // group, i, : i + 1])
-                s = k[seen, h // group] @ q[i, h].astype(np.float64) * K_DIM**-0.5
+                s = k[seen, h // group] @ q[i, h] * self.rule.scale
                 p = np.exp(s - s.max())
                 out[i, h] = p / p.sum() @ v[seen, h // group]
-        return out.reshape(self.n, -1)
+        return out.reshape(n, -1)
 
     def seen(self, scores):
         """The keys of the best units, of equal ones the first."""
@@ -84,28 +85,31 @@ class Chosen:
         return np.flatnonzero(np.isin(np.arange(len(scores)) // unit, units))
 
 
-def normal(rng, *shape):
-    return rng.standard_normal(shape).astype(np.float32)
-
-
 CASES = {
     "positions": {"n": 150, "k": 37},
     "positions in large blocks": {"n": 150, "k": 1, "block": 64},
+    "one more than a tile": {"n": 150, "k": 65},
     "several spans": {"n": 700, "k": 600, "block": 128},
+    "latent": {"n": 150, "k": 70, "n_index": 3, "dim": 128, "k_dim": 576, "v_dim": 512, "latent": True},
     "blocks of 8": {"n": 150, "k": 3, "unit": 8, "local": 1, "kv_heads": 2, "weighed": False},
     "blocks of 16": {"n": 230, "k": 4, "unit": 16, "local": 2, "kv_heads": 2, "weighed": False, "block": 32},
     "blocks of 128": {"n": 900, "k": 5, "unit": 128, "local": 1, "kv_heads": 4, "weighed": False, "block": 64},
-}
+    "wide heads": {
+        "n": 330, "k": 2, "unit": 128, "local": 1, "kv_heads": 2, "weighed": False, "block": 32, "dim": 128,
+        "k_dim": 128, "v_dim": 128,
+    },
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16"])
+@pytest.mark.parametrize("kv_type", TYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_against_float64(case, kv_type):
+    """Positions, as DeepSeek-V3.2 chooses them, of a latent too; blocks for each head, as MiniMax-M3 does."""
     s = Chosen(**CASES[case], kv_type=kv_type)
     assert np.abs(s.run([s.n]) - s.expected()).max() < BOUND[kv_type]
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("kv_type", TYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_chunks_and_threads_give_equal_bits(case, kv_type):
     s = Chosen(**CASES[case], kv_type=kv_type)

@@ -18,16 +18,22 @@ def floats(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def matrix(values, type="F32"):
-    return Matrix(quantize(values, type), type, values.shape, rounds=False)
+KEPT = {
+    "F32": lambda x: x,
+    "F16": lambda x: x.astype(np.float16).astype(np.float32),
+    "BF16": lambda x: (x.view(np.uint32) & 0xFFFF0000).view(np.float32),
+}
 
 
-def low_rank(seed, rank, n_out=N_OUT, n_in=N_IN, type="F32", scale=1.0):
+def matrix(values, type="F32", repack=True):
+    return Matrix(quantize(values, type), type, values.shape, repack=repack, rounds=False)
+
+
+def low_rank(seed, rank, n_out=N_OUT, n_in=N_IN, type="F32", scale=1.0, repack=True):
     """A change, and its factors as they are kept."""
-    a, b = floats(seed, rank, n_in), floats(seed + 1, n_out, rank)
-    if type != "F32":
-        a, b = (x.astype(np.float16).astype(np.float32) for x in (a, b))
-    return LowRank(matrix(a, type), matrix(b, type), scale), (a.astype(np.float64), b.astype(np.float64))
+    a, b = KEPT[type](floats(seed, rank, n_in)), KEPT[type](floats(seed + 1, n_out, rank))
+    made = LowRank(matrix(a, type, repack), matrix(b, type, repack), scale)
+    return made, (a.astype(np.float64), b.astype(np.float64))
 
 
 def workspace(sets, threads=1, wants=()):
@@ -37,6 +43,13 @@ def workspace(sets, threads=1, wants=()):
     wanted = wants or ["all"] * len(sets)
     spans = [Span([1] * n, 0, [0], want) for (n, _), want in zip(sets, wanted, strict=True)]
     return ws, Batch(spans, ws, None, adapters)
+
+
+def assert_changed(got, plain, x, a, b, scale):
+    """Within the rounding of each of the n_in and rank products and sums."""
+    wanted = plain + scale * (x.astype(np.float64) @ a.T) @ b.T
+    size = scale * (np.abs(x) @ np.abs(a).T) @ np.abs(b).T + np.abs(plain)
+    assert (np.abs(got - wanted) <= (sum(a.shape) + 3) * 2.0**-24 * size).all()
 
 
 @pytest.mark.parametrize("type", ["F32", "F16"])
@@ -49,10 +62,29 @@ def test_products_in_double(type, rank, base):
     ws, batch = workspace([(2, ()), (4, (({w: change}, 3.0),))])
     got = linear(ws.from_array(x), w, batch).numpy()
     assert np.array_equal(got[:2], plain[:2])
-    wanted = plain[2:] + 1.5 * (x[2:].astype(np.float64) @ a.T) @ b.T
-    # Each of N_IN and rank products and sums is rounded once.
-    size = 1.5 * (np.abs(x[2:]) @ np.abs(a).T) @ np.abs(b).T + np.abs(plain[2:])
-    assert (np.abs(got[2:] - wanted) <= (N_IN + rank + 3) * 2.0**-24 * size).all()
+    assert_changed(got[2:], plain[2:], x[2:], a, b, 1.5)
+
+
+@pytest.mark.parametrize("type", KEPT)
+@pytest.mark.parametrize("rank", [3, 16, 33])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+def test_factors_as_stored(n, rank, type):
+    """Whole panels of rows as files store them go without packing for up to four tokens: with the bits of panels.
+
+    First products gather every other row, second ones are added to these rows alone.
+    """
+    n_in, n_out = 70, 101
+    w, x = matrix(floats(0, n_out, n_in)), floats(1, 2 * n + 1, n_in)
+    plain = linear(Workspace(1).from_array(x), w).numpy().astype(np.float64)
+    found = []
+    for repack, threads in ((True, 1), (False, 1), (False, 2)):
+        change, factors = low_rank(2, rank, n_out, n_in, type, 0.5, repack)
+        ws, batch = workspace([(1, ()), (1, (({w: change}, 3.0),))] * n + [(1, ())], threads)
+        found.append(linear(ws.from_array(x), w, batch).numpy().copy())
+    for stored in found[1:]:
+        assert np.array_equal(stored, found[0])
+    assert np.array_equal(found[0][::2], plain[::2])
+    assert_changed(found[0][1::2], plain[1::2], x[1::2], *factors, 1.5)
 
 
 def test_every_way_to_multiply_gives_each_row_its_own_bits():

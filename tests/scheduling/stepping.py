@@ -1,7 +1,8 @@
 """A scheduler whose plans are carried out without an engine."""
 
 from oxillama.scheduling.pools import SequencePool
-from oxillama.scheduling.scheduler import PrefillThrottle, Scheduler
+from oxillama.scheduling.prefill_throttle import PrefillThrottle
+from oxillama.scheduling.scheduler import Scheduler
 from oxillama.scheduling.sequence import Sequence
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.scheduling.scheduler import (
+from oxillama.scheduling.prefill_throttle import (
     DECODE_STEPS,
     DEPTH,
     LEAST_CHUNK,
@@ -199,16 +199,21 @@ def test_a_step_with_a_decoding_sequence_is_short(monkeypatch, per_token):
     assert sum(len(c.token_ids) for c in itertools.islice(stream, len(steps))) == len(steps)
 
 
-def test_texts_to_embed_are_in_the_same_step(monkeypatch):
-    """Their forward pass is one of its own, behind that of the decoding sequences."""
+def timed_engine(monkeypatch, failing=0):
+    """An engine on a clock of its own, and the sizes of its passes over texts to embed, of which each token takes 2 ms.
+
+    Its other passes take 20 ms, and `failing` is the number of the one that fails.
+    """
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
     engine = make_engine(context_size=2048)
-    runner, sizes = runner_of(engine), []
+    runner, sizes, numbers = runner_of(engine), [], itertools.count(1)
     forward, hidden = runner.forward, runner.hidden
 
     def slow_forward(spans, poll):
         clock.now += 0.02
+        if next(numbers) == failing:
+            raise MemoryError("no memory for this step")
         return forward(spans, poll)
 
     def slow_hidden(spans, poll):
@@ -217,11 +222,33 @@ def test_texts_to_embed_are_in_the_same_step(monkeypatch):
         return hidden(spans, poll)
 
     runner.forward, runner.hidden = slow_forward, slow_hidden
+    return engine, sizes
+
+
+def test_texts_to_embed_are_in_the_same_step(monkeypatch):
+    """Their forward pass is one of its own, behind that of the decoding sequences."""
+    engine, sizes = timed_engine(monkeypatch)
     stream = engine.stream([4], max_tokens=500, ignore_eos=True, temperature=0)
     next(stream)
     engine.embed([[3] * 1000])
     assert sizes[:3] == [8, 16, 32]
     assert 30 < min(sizes[3:-1]) <= max(sizes) <= 39  # in 78 ms, as decoding takes 20
+
+
+def test_a_step_whose_decoding_failed_says_nothing_of_the_cost_of_prompts(monkeypatch):
+    """Its seconds are those of the texts alone: less the time of decoding, they would seem to cost nothing."""
+    engine, sizes = timed_engine(monkeypatch, failing=3)  # the passes before: of the prompt, and of a token alone
+    options = {"max_tokens": 500, "ignore_eos": True, "temperature": 0}
+    stream = engine.stream([4], **options)
+    next(stream)
+    engine.embed([[3] * 100])
+    assert sizes == [LEAST_CHUNK, 100 - LEAST_CHUNK], "the second pass had nothing beside it"
+    with pytest.raises(MemoryError, match="for this step"):
+        list(stream)
+    stream = engine.stream([4], **options)
+    next(stream)
+    engine.embed([[3] * 1000])
+    assert sizes[2:5] == [8, 16, 32], "as if it were the first"
 
 
 def test_alone_a_prompt_is_computed_in_whole_chunks():

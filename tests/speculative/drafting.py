@@ -9,8 +9,8 @@ import numpy as np
 from oxillama.config import EngineConfig
 from oxillama.core.loading import EngineParts
 from oxillama.drafts.draft import DraftTask
-from oxillama.drafts.rejection import chosen
 from oxillama.sampling import Sampler
+from oxillama.sampling.rejection import chosen
 from oxillama.speculative.draft_model import DraftModel
 from tests import fakes
 from tests.fakes import BOS, EOS, N_VOCAB, FakeRunner, FakeTokenizer, core_of, drawn, logits_of

@@ -11,8 +11,8 @@ from oxillama.drafts.draft import Proposal
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.sampling import Distribution, Sampler, state
 from tests import fakes
-from tests.drafts.wrong_rejections import MUTANTS, Tables
 from tests.fakes import BOS, EOS, N_VOCAB, assert_idle, logits_of, make_engine
+from tests.sampling.wrong_rejections import MUTANTS, Tables
 from tests.speculative.drafting import by_hand, make_draft
 from tests.speculative.laws import exact_law
 
@@ -142,7 +142,7 @@ SERVED = {name: wrong for name, wrong in MUTANTS.items() if wrong[0] != "chosen"
 @pytest.mark.parametrize("mutant", SERVED)
 def test_the_law_of_a_wrong_rule_is_another(mutant, monkeypatch):
     name, wrong = SERVED[mutant]
-    module = speculation if name == "chosen" else __import__("oxillama.drafts.rejection", fromlist=[name])
+    module = speculation if name == "chosen" else __import__("oxillama.sampling.rejection", fromlist=[name])
     monkeypatch.setattr(module, name, wrong)
     assert any(law_of(monkeypatch, tables, k) != true_law(tables, k + 1) for tables, k in TABLES)
 

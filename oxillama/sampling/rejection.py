@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from oxillama.errors import ConfigError, GenerateError
-from oxillama.sampling import Distribution, SamplerChain
-from oxillama.sampling.distribution import certain
+from oxillama.sampling.chain import SamplerChain
+from oxillama.sampling.distribution import Distribution, certain
 from oxillama.sampling.stages import mirostat_v1, mirostat_v2
 
 __all__ = [

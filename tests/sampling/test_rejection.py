@@ -9,13 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oxillama.config import SamplerConfig
-from oxillama.drafts import rejection
-from oxillama.drafts.rejection import check_chain, check_probs, chosen, keeping, residual
 from oxillama.errors import ConfigError, GenerateError
-from oxillama.sampling import Distribution, SamplerChain
+from oxillama.sampling import Distribution, SamplerChain, rejection
 from oxillama.sampling.distribution import certain
+from oxillama.sampling.rejection import check_chain, check_probs, chosen, keeping, residual
 from oxillama.sampling.stages import mirostat_v1
-from tests.drafts.wrong_rejections import MUTANTS, Tables, dist, ids
+from tests.sampling.wrong_rejections import MUTANTS, Tables, dist, ids
 from tests.speculative.laws import exact_law
 
 N = 5  # tokens of the vocabulary

@@ -4,9 +4,8 @@ from fractions import Fraction as F
 
 import numpy as np
 
-from oxillama.drafts import rejection
-from oxillama.drafts.rejection import chosen, keeping, residual
-from oxillama.sampling import Distribution
+from oxillama.sampling import Distribution, rejection
+from oxillama.sampling.rejection import chosen, keeping, residual
 
 
 def dist(weights):

@@ -1,0 +1,9 @@
+/* Functions that are always inlined, and loops of up to 16 rounds that are unrolled: vectors in an array that a loop
+ * indexes stay in registers only where each index is a constant. */
+#ifndef OX_INLINE_H
+#define OX_INLINE_H
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+#endif
