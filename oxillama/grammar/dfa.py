@@ -8,14 +8,14 @@ from itertools import pairwise
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import MAX_CHAR, SURROGATES, Budget, Range, RuleSet, character_ranges
-from oxillama.grammar.regex import Node
+from oxillama.grammar.regex import MAX_NFA, Node
 from oxillama.kernels.grammar_dfa import CharTable
 
-__all__ = ["MAX_WORK", "WORK_UNITS", "Dfa", "Part", "is_empty", "matches", "n_states"]
+__all__ = ["MAX_WORK", "WORK_UNITS", "Dfa", "Part", "is_empty", "matches"]
 
 MAX_ASCII = 0x7F
-MAX_NFA = 20_000
 MAX_STEPS = 1024  # that an automaton keeps
+SMALL = 512  # states of an automaton of which many are kept
 MAX_WORK = 300_000
 WORK_UNITS = 3  # units of the budget for one of `Dfa.work`
 
@@ -118,21 +118,13 @@ def _nfa(node: Node) -> _Nfa:
     return nfa
 
 
-_nfa_of = lru_cache(maxsize=512)(_nfa)
-
-
-@lru_cache(maxsize=4096)
-def n_states(node: Node) -> int:
-    """Approximate number of states of a tree's automaton; at most one above the limit."""
-    inner = sum(map(n_states, node.parts))
-    if node.kind == "repeat":
-        inner = (inner + 1) * max(node.least, node.most or node.least + 1)
-    return min(inner + 1, MAX_NFA + 1)
+_small_nfa = lru_cache(maxsize=512)(_nfa)
+_large_nfa = lru_cache(maxsize=32)(_nfa)
 
 
 def matches(part: Part, text: str, budget: Budget | None = None) -> bool:
     """Whether a text meets a condition. budget: the work is subtracted from it."""
-    nfa = _nfa_of(part.node)
+    nfa = (_small_nfa if part.node.n_states <= SMALL else _large_nfa)(part.node)
     states = frozenset((nfa.start,))
     for i, c in enumerate(text):
         states, n_closed = nfa.step(states, i == 0, ord(c))

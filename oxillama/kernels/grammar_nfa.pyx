@@ -7,10 +7,10 @@ the call. So a parser never calls and returns in place, and calls at one positio
 those rules are converted by `grammar_left`.
 """
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from oxillama.errors import GrammarError
-from oxillama.kernels._vectors cimport Ints, drop, fill, push
+from oxillama.kernels._vectors cimport Ints, Map, drop, fill, forget, get, pair_key, push, put
 from oxillama.kernels.grammar_rules cimport ALT, CHARS, GRAPH, LITERAL, RANGE, REPEAT, RULE, SEQ, TOKEN, Rules
 
 TOO_LARGE = "the grammar"
@@ -192,25 +192,31 @@ cdef class Nfa:
         """
         cdef Rules r = self.rules
         cdef int32_t at = r.a.at[expr]
-        cdef int32_t here, n, i
+        cdef int32_t here, n, i, known, n_shared = 0
+        cdef uint64_t key
         cdef Py_ssize_t start = self.recipe.n
-        cdef dict shared = {}
-        for _ in range(r.b.at[expr]):
-            n = r.pool.at[at]
-            here = -1
-            rest = ()
-            for i in range(n, 0, -1):
-                rest = (r.pool.at[at + i], rest)
-                if i > 1 and rest in shared:
-                    here = shared[rest]
-                    continue
-                push(&self.recipe, len(shared) if i > 1 else -1)
-                push(&self.recipe, r.pool.at[at + i])
-                push(&self.recipe, here)
-                if i > 1:
-                    here = shared[rest] = len(shared)
-            at += n + 1
-        return start, len(shared), (self.recipe.n - start) // 3
+        cdef Map shared = Map(NULL, NULL, 0, 0)     # range, state behind it: the state before it
+        try:
+            for _ in range(r.b.at[expr]):
+                n = r.pool.at[at]
+                here = -1
+                for i in range(n, 0, -1):
+                    key = pair_key(r.pool.at[at + i], here)
+                    known = get(&shared, key) if i > 1 else -1
+                    if known >= 0:
+                        here = known
+                        continue
+                    push(&self.recipe, n_shared if i > 1 else -1)
+                    push(&self.recipe, r.pool.at[at + i])
+                    push(&self.recipe, here)
+                    if i > 1:
+                        put(&shared, key, n_shared)
+                        here = n_shared
+                        n_shared += 1
+                at += n + 1
+        finally:
+            forget(&shared)
+        return start, n_shared, (self.recipe.n - start) // 3
 
     cdef int repeat(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1:
         cdef Rules r = self.rules
