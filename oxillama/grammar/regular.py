@@ -130,7 +130,7 @@ def _free(first: bool, last: bool, choices: list[list[Node]]) -> Node:
 def _cut(parts: list[Node], first: bool, last: bool) -> list[Node]:
     """A sequence without what any text beside it makes needless: a{2,9} is found where a{2} is, and a* is anywhere.
     first, last: whether any text may come before it, and behind."""
-    if not all([part.is_plain for part in parts]):
+    if not all(part.is_plain for part in parts):
         return parts
     parts = parts[:]
     kept: list[Node] = []

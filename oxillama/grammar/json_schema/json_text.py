@@ -344,8 +344,9 @@ class _Kept(NamedTuple):
     cost: int
 
 
-# By the names of their rules; and these names by size, those not used for the longest time first. Several threads compile schemas: each
-# call of a dict is one step for them, and a name is listed after its automaton is there, so that none stays for ever.
+# By the names of their rules; and these names by size, those not used for the longest time first. Several threads compile
+# schemas: each call of a dict is one step for them, and a name is listed after its automaton is there, so that none
+# stays for ever.
 _automata: dict[Hashable, _Kept] = {}
 _names: tuple[OrderedDict[Hashable, None], ...] = tuple(OrderedDict() for _ in KEPT)
 

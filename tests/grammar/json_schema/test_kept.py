@@ -81,5 +81,5 @@ def test_a_string_that_no_text_meets_is_kept_as_such(monkeypatch):
         grammar = JsonSchemaCompiler.compile(schema)
         assert grammar.accepts('{"b": null}')
         assert not grammar.accepts('{"a": "a"}')
-        with pytest.raises(GrammarError, match="matches no text at all.*no value meets the schema at #"):
+        with pytest.raises(GrammarError, match=r"matches no text at all.*no value meets the schema at #"):
             JsonSchemaCompiler.compile({**schema, "required": ["a"]})
