@@ -122,9 +122,13 @@ _small_nfa = lru_cache(maxsize=512)(_nfa)
 _large_nfa = lru_cache(maxsize=32)(_nfa)
 
 
+def _nfa_of(node: Node) -> _Nfa:
+    return (_small_nfa if node.n_states <= SMALL else _large_nfa)(node)
+
+
 def matches(part: Part, text: str, budget: Budget | None = None) -> bool:
     """Whether a text meets a condition. budget: the work is subtracted from it."""
-    nfa = (_small_nfa if part.node.n_states <= SMALL else _large_nfa)(part.node)
+    nfa = _nfa_of(part.node)
     states = frozenset((nfa.start,))
     for i, c in enumerate(text):
         states, n_closed = nfa.step(states, i == 0, ord(c))
@@ -138,11 +142,33 @@ def matches(part: Part, text: str, budget: Budget | None = None) -> bool:
 @lru_cache(maxsize=1024)
 def is_empty(parts: tuple[Part, ...]) -> tuple[bool, int]:
     """Whether no text meets all conditions, and the work of the decision; False also if that was too much."""
+    nodes = tuple([part.node for part in parts])
     try:
-        dfa = Dfa(parts)
+        # The choices of several patterns have the same automata with other signs.
+        dfa = Dfa(parts, of=_kept_basis(nodes) if sum([node.n_states for node in nodes]) <= SMALL else None)
     except GrammarError:
         return False, MAX_WORK
     return not dfa.table.finals(), dfa.work
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """The automata of several trees, and the classes of characters that they tell apart: `_alphabet`."""
+
+    nfas: list[_Nfa]
+    alphabet: list[list[Range]]
+    found: dict[int, tuple[int, ...]]
+    n_pieces: int
+
+
+def _basis(nodes: tuple[Node, ...], nfa: Callable[[Node], _Nfa] = _nfa) -> _Basis:
+    nfas = [nfa(node) for node in nodes]
+    return _Basis(nfas, *_alphabet(nfas))
+
+
+@lru_cache(maxsize=16)
+def _kept_basis(nodes: tuple[Node, ...]) -> _Basis:
+    return _basis(nodes, _nfa_of)
 
 
 class Dfa:
@@ -152,13 +178,21 @@ class Dfa:
     Raises GrammarError if the construction takes more work than `limit`.
     """
 
-    def __init__(self, parts: Sequence[Part], least: int = 0, most: int | None = None, limit: int = MAX_WORK) -> None:
-        nfas = [_nfa(part.node) for part in parts]
-        self.alphabet, found, n_pieces = _alphabet(nfas)
-        work = sum(len(nfa.moves) for nfa in nfas) // 2 + n_pieces // 4
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        least: int = 0,
+        most: int | None = None,
+        limit: int = MAX_WORK,
+        of: _Basis | None = None,
+    ) -> None:
+        """of: the automata of the parts' trees, if they are known."""
+        basis = _basis(tuple([part.node for part in parts])) if of is None else of
+        self.alphabet = basis.alphabet
+        work = sum([len(nfa.moves) for nfa in basis.nfas]) // 2 + basis.n_pieces // 4
         self.table = CharTable(len(self.alphabet), limit, work)
-        for nfa, part in zip(nfas, parts, strict=True):
-            self.table.add(nfa.moves, nfa.empty, nfa.start, nfa.end, part.negated, found)
+        for nfa, part in zip(basis.nfas, parts, strict=True):
+            self.table.add(nfa.moves, nfa.empty, nfa.start, nfa.end, part.negated, basis.found)
         self.table.build(least, most)
 
     @property

@@ -50,6 +50,10 @@ class Node:
     is_plain: it has neither anchors nor look-aheads.
     """
 
+    n_states: int
+    n_ranges: int
+    is_plain: bool
+
     __slots__ = ("is_plain", "kind", "least", "most", "n_ranges", "n_states", "parts", "ranges")
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Spellings of ranges of characters as sequences of byte ranges: UTF-8, and what follows the backslash of JSON's escapes.
+"""Spellings of characters as sequences of byte ranges: UTF-8, and what follows the backslash of JSON's escapes.
 
 A set such as all letters has 700 ranges and 8,000 sequences: they are made without objects of Python. The order is that
 of `utf8_sequences` and of the escapes of `oxillama.grammar.json_schema.json_text`.

@@ -364,7 +364,7 @@ class Branch:
         if n_objects == len(self.objects):
             return _NOTHING
         more = self.facts[n_objects:]
-        if any([one.is_closed for one in more]):
+        if any(one.is_closed for one in more):
             return None
         return more[0].spoken if len(more) == 1 else _NOTHING.union(*[one.spoken for one in more])
 

@@ -35,7 +35,7 @@ SCHEMA = "the schema"
 FEW = 8  # ranges of characters
 LIKELY_REFUSED = 100_000  # states, by a guess that is several times too high
 # Automata that are kept: of up to so many states, at about 100 bytes, so many,
-KEPT = ((1 << 8, 1 << 10), (1 << 11, 1 << 7), (1 << 15, 1 << 3))
+KEPT_SIZES = ((1 << 8, 1 << 10), (1 << 11, 1 << 7), (1 << 15, 1 << 3))
 MAX_KEPT_RANGES = 1 << 11  # and of sets of at most so many ranges, which are their names: all letters are 700
 
 
@@ -344,17 +344,17 @@ class _Kept(NamedTuple):
     cost: int
 
 
-# By the names of their rules; and these names by size, those not used for the longest time first. Several threads compile
-# schemas: each call of a dict is one step for them, and a name is listed after its automaton is there, so that none
-# stays for ever.
+# By the names of their rules; and these names by size, those not used for the longest time first. Several threads
+# compile schemas: each call of a dict is one step for them, and a name is listed after its automaton is there, so that
+# none stays for ever.
 _automata: dict[Hashable, _Kept] = {}
-_names: tuple[OrderedDict[Hashable, None], ...] = tuple(OrderedDict() for _ in KEPT)
+_names: tuple[OrderedDict[Hashable, None], ...] = tuple(OrderedDict() for _ in KEPT_SIZES)
 
 
 def _keep(name: Hashable, kept: _Kept, is_new: bool) -> None:
     """Keeps an automaton in place of the one of its size that wasn't used for the longest time."""
     n_states = 0 if kept.automaton is None else kept.automaton.n_states
-    for names, (most, n_kept) in zip(_names, KEPT, strict=True):
+    for names, (most, n_kept) in zip(_names, KEPT_SIZES, strict=True):
         if n_states <= most:
             with suppress(KeyError):  # another thread may have taken it out
                 if not is_new:

@@ -228,7 +228,7 @@ def _plan(
 
 
 def _can_be_met(demands: list[Literal]) -> bool:
-    return not any([demand.schema is False for demand in demands])
+    return all(demand.schema is not False for demand in demands)
 
 
 def _count(plan: Plan, literals: Sequence[Literal]) -> None:

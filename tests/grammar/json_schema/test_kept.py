@@ -29,7 +29,7 @@ def test_kept_parts_change_nothing(schema, monkeypatch):
     again = JsonSchemaCompiler.compile(schema)
     monkeypatch.setattr(texts, "_automata", {})
     monkeypatch.setattr(texts, "_names", (OrderedDict(),))
-    monkeypatch.setattr(texts, "KEPT", ((1 << 20, 1),))
+    monkeypatch.setattr(texts, "KEPT_SIZES", ((1 << 20, 1),))
     cold = JsonSchemaCompiler.compile(schema)
     assert list(texts._automata) == list(texts._names[0])
     assert len(texts._automata) <= 1
@@ -63,7 +63,7 @@ def test_tags_that_look_alike_are_distinguished():
 def test_large_automata_take_no_place_of_small_ones(monkeypatch):
     monkeypatch.setattr(texts, "_automata", {})
     monkeypatch.setattr(texts, "_names", (OrderedDict(), OrderedDict()))
-    monkeypatch.setattr(texts, "KEPT", ((200, 3), (3000, 2)))
+    monkeypatch.setattr(texts, "KEPT_SIZES", ((200, 3), (3000, 2)))
     for n in (1, 500, 2, 600, 3, 700, 4, 9000):
         JsonSchemaCompiler.compile({"type": "string", "pattern": "^a[bc]*$", "maxLength": n})
     small, large = texts._names
