@@ -39,7 +39,6 @@ cdef class Nfa:
         cdef int32_t rule
         self.rules = rules
         self.most = LIVE_PER_UNIT * <Py_ssize_t> rules.budget.left
-        self.recipes = {}
         fill(&self.start, rules.body.n, -1)
         fill(&self.end, rules.body.n, -1)
         self.find_inlined(root)
@@ -73,6 +72,7 @@ cdef class Nfa:
         drop(&self.fruitful)
         drop(&self.good)
         drop(&self.recipe)
+        drop(&self.recipe_of)
 
     cdef int32_t state(self) except -1:
         if self.head.n >= MAX_STATES:
@@ -170,11 +170,13 @@ cdef class Nfa:
     cdef int chars(self, int32_t expr, int32_t source, int32_t target) except -1:
         """Sequences of byte ranges with equal ends share the states of these ends."""
         cdef int32_t *edge
-        cdef int32_t i, at, n_edges, base
-        known = self.recipes.get(expr)
-        if known is None:
-            known = self.recipes[expr] = self.chars_recipe(expr)
-        at, n_states, n_edges = known
+        cdef int32_t i, at, n_states, n_edges, base
+        fill(&self.recipe_of, expr + 1, -1)
+        if self.recipe_of.at[expr] < 0:
+            self.recipe_of.at[expr] = self.chars_recipe(expr)
+        at = self.recipe_of.at[expr]
+        n_states, n_edges = self.recipe.at[at], self.recipe.at[at + 1]
+        at += 2
         base = self.head.n
         for _ in range(n_states):
             self.state()
@@ -185,8 +187,9 @@ cdef class Nfa:
             )
         return 0
 
-    cdef tuple chars_recipe(self, int32_t expr):
-        """(place in `recipe`, states, edges): (source, range, target) of each edge; -1 is either end of the whole.
+    cdef int32_t chars_recipe(self, int32_t expr) except -1:
+        """A place in `recipe`. There are numbers of states and edges, and (source, range, target) of each edge; -1 is
+        either end of the whole.
 
         Kept, since a counted repeat copies the same characters many times.
         """
@@ -196,6 +199,8 @@ cdef class Nfa:
         cdef uint64_t key
         cdef Py_ssize_t start = self.recipe.n
         cdef Map shared = Map(NULL, NULL, 0, 0)     # range, state behind it: the state before it
+        push(&self.recipe, 0)
+        push(&self.recipe, 0)
         try:
             for _ in range(r.b.at[expr]):
                 n = r.pool.at[at]
@@ -216,7 +221,9 @@ cdef class Nfa:
                 at += n + 1
         finally:
             forget(&shared)
-        return start, n_shared, (self.recipe.n - start) // 3
+        self.recipe.at[start] = n_shared
+        self.recipe.at[start + 1] = (self.recipe.n - start - 2) // 3
+        return start
 
     cdef int repeat(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1:
         cdef Rules r = self.rules
