@@ -8,14 +8,14 @@ from itertools import pairwise
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import MAX_CHAR, SURROGATES, Budget, Range, RuleSet, character_ranges
-from oxillama.grammar.regex import Node
+from oxillama.grammar.regex import MAX_NFA, Node
 from oxillama.kernels.grammar_dfa import CharTable
 
-__all__ = ["MAX_WORK", "WORK_UNITS", "Dfa", "Part", "is_empty", "matches", "n_states"]
+__all__ = ["MAX_WORK", "WORK_UNITS", "Dfa", "Part", "is_empty", "matches"]
 
 MAX_ASCII = 0x7F
-MAX_NFA = 20_000
 MAX_STEPS = 1024  # that an automaton keeps
+SMALL = 512  # states of an automaton of which many are kept
 MAX_WORK = 300_000
 WORK_UNITS = 3  # units of the budget for one of `Dfa.work`
 
@@ -118,16 +118,12 @@ def _nfa(node: Node) -> _Nfa:
     return nfa
 
 
-_nfa_of = lru_cache(maxsize=512)(_nfa)
+_small_nfa = lru_cache(maxsize=512)(_nfa)
+_large_nfa = lru_cache(maxsize=32)(_nfa)
 
 
-@lru_cache(maxsize=4096)
-def n_states(node: Node) -> int:
-    """Approximate number of states of a tree's automaton; at most one above the limit."""
-    inner = sum(map(n_states, node.parts))
-    if node.kind == "repeat":
-        inner = (inner + 1) * max(node.least, node.most or node.least + 1)
-    return min(inner + 1, MAX_NFA + 1)
+def _nfa_of(node: Node) -> _Nfa:
+    return (_small_nfa if node.n_states <= SMALL else _large_nfa)(node)
 
 
 def matches(part: Part, text: str, budget: Budget | None = None) -> bool:
@@ -146,11 +142,33 @@ def matches(part: Part, text: str, budget: Budget | None = None) -> bool:
 @lru_cache(maxsize=1024)
 def is_empty(parts: tuple[Part, ...]) -> tuple[bool, int]:
     """Whether no text meets all conditions, and the work of the decision; False also if that was too much."""
+    nodes = tuple([part.node for part in parts])
     try:
-        dfa = Dfa(parts)
+        # The choices of several patterns have the same automata with other signs.
+        dfa = Dfa(parts, of=_kept_basis(nodes) if sum([node.n_states for node in nodes]) <= SMALL else None)
     except GrammarError:
         return False, MAX_WORK
     return not dfa.table.finals(), dfa.work
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """The automata of several trees, and the classes of characters that they tell apart: `_alphabet`."""
+
+    nfas: list[_Nfa]
+    alphabet: list[list[Range]]
+    found: dict[int, tuple[int, ...]]
+    n_pieces: int
+
+
+def _basis(nodes: tuple[Node, ...], nfa: Callable[[Node], _Nfa] = _nfa) -> _Basis:
+    nfas = [nfa(node) for node in nodes]
+    return _Basis(nfas, *_alphabet(nfas))
+
+
+@lru_cache(maxsize=16)
+def _kept_basis(nodes: tuple[Node, ...]) -> _Basis:
+    return _basis(nodes, _nfa_of)
 
 
 class Dfa:
@@ -160,13 +178,21 @@ class Dfa:
     Raises GrammarError if the construction takes more work than `limit`.
     """
 
-    def __init__(self, parts: Sequence[Part], least: int = 0, most: int | None = None, limit: int = MAX_WORK) -> None:
-        nfas = [_nfa(part.node) for part in parts]
-        self.alphabet, found, n_pieces = _alphabet(nfas)
-        work = sum(len(nfa.moves) for nfa in nfas) // 2 + n_pieces // 4
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        least: int = 0,
+        most: int | None = None,
+        limit: int = MAX_WORK,
+        of: _Basis | None = None,
+    ) -> None:
+        """of: the automata of the parts' trees, if they are known."""
+        basis = _basis(tuple([part.node for part in parts])) if of is None else of
+        self.alphabet = basis.alphabet
+        work = sum([len(nfa.moves) for nfa in basis.nfas]) // 2 + basis.n_pieces // 4
         self.table = CharTable(len(self.alphabet), limit, work)
-        for nfa, part in zip(nfas, parts, strict=True):
-            self.table.add(nfa.moves, nfa.empty, nfa.start, nfa.end, part.negated, found)
+        for nfa, part in zip(basis.nfas, parts, strict=True):
+            self.table.add(nfa.moves, nfa.empty, nfa.start, nfa.end, part.negated, basis.found)
         self.table.build(least, most)
 
     @property

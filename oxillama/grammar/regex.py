@@ -17,8 +17,9 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import MAX_CHAR, Range, character_ranges
 from oxillama.grammar.characters import category_ranges
 
-__all__ = ["ANY", "Node", "parse_regex"]
+__all__ = ["ANY", "MAX_NFA", "Node", "parse_regex"]
 
+MAX_NFA = 20_000  # states of a pattern's automaton
 MAX_DEPTH = 100
 MAX_COUNT = 10**15
 _COUNT = re.compile(r"\{(\d+)(,(\d*))?\}")
@@ -41,15 +42,44 @@ SPACE: tuple[Range, ...] = (
 _CLASSES = {"d": DIGIT, "w": WORD, "s": SPACE}
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: trees may be deep
 class Node:
-    """One part of a pattern. kind: set, cat, alt, repeat, ^, $, ahead (a look-ahead; `least` 0 if it must fail)."""
+    """One part of a pattern, which never changes and is compared by identity: trees may be deep.
 
-    kind: str
-    parts: tuple["Node", ...] = ()
-    ranges: tuple[Range, ...] = ()
-    least: int = 0
-    most: int | None = None
+    kind: set, cat, alt, repeat, ^, $, ahead (a look-ahead; `least` 0 if it must fail). n_states: approximate number of
+    states of its automaton, at most one above MAX_NFA. n_ranges: ranges in the sets of characters of the whole tree.
+    is_plain: it has neither anchors nor look-aheads.
+    """
+
+    n_states: int
+    n_ranges: int
+    is_plain: bool
+
+    __slots__ = ("is_plain", "kind", "least", "most", "n_ranges", "n_states", "parts", "ranges")
+
+    def __init__(
+        self,
+        kind: str,
+        parts: "tuple[Node, ...]" = (),
+        ranges: tuple[Range, ...] = (),
+        least: int = 0,
+        most: int | None = None,
+    ) -> None:
+        self.kind = kind
+        self.parts = parts
+        self.ranges = ranges
+        self.least = least
+        self.most = most
+        n_states, n_ranges = 0, len(ranges)
+        is_plain = kind not in ("^", "$", "ahead")
+        for part in parts:
+            n_states += part.n_states
+            n_ranges += part.n_ranges
+            is_plain = is_plain and part.is_plain
+        if kind == "repeat":
+            n_states = (n_states + 1) * max(least, most or least + 1)
+        self.n_states = min(n_states + 1, MAX_NFA + 1)
+        self.n_ranges = n_ranges
+        self.is_plain = is_plain
 
 
 EMPTY = Node("cat")

@@ -5,7 +5,6 @@ states, and for every length.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget, Range, RuleSet, utf8_sequences
@@ -17,7 +16,6 @@ __all__ = [
     "Chars",
     "choices_rules",
     "conditions",
-    "is_plain",
     "lower",
     "lower_parts",
     "pattern_units",
@@ -52,7 +50,7 @@ def regex_rules(pattern: str, budget: int | None = None) -> tuple[RuleSet, int]:
     parts = conditions(parse_regex(pattern), whole=True)
     root = rules.new_rule("root")
     try:
-        plain = len(parts) == 1 and is_plain(parts[0].node)
+        plain = len(parts) == 1 and parts[0].node.is_plain
         rules.define(root, lower(rules, parts[0].node, chars) if plain else lower_parts(rules, parts, chars))
     except GrammarError as error:
         raise GrammarError(f"pattern {_short(pattern)}: {error}") from None
@@ -132,7 +130,7 @@ def _free(first: bool, last: bool, choices: list[list[Node]]) -> Node:
 def _cut(parts: list[Node], first: bool, last: bool) -> list[Node]:
     """A sequence without what any text beside it makes needless: a{2,9} is found where a{2} is, and a* is anywhere.
     first, last: whether any text may come before it, and behind."""
-    if not all(map(is_plain, parts)):
+    if not all(part.is_plain for part in parts):
         return parts
     parts = parts[:]
     kept: list[Node] = []
@@ -182,12 +180,6 @@ def _strip(node: Node, whole: bool) -> tuple[bool, bool, list[Node]]:
     return first, last, parts
 
 
-@lru_cache(maxsize=4096)
-def is_plain(node: Node) -> bool:
-    """Whether a tree has neither anchors nor look-aheads."""
-    return node.kind not in ("^", "$", "ahead") and all(is_plain(part) for part in node.parts)
-
-
 def lower(rules: RuleSet, node: Node, chars: Chars, called: Chars | None = None) -> int:
     """The expression of a plain tree. chars: returns that of a set of characters; called: the same for the sets of
     which there are many copies, None for no other."""
@@ -195,7 +187,7 @@ def lower(rules: RuleSet, node: Node, chars: Chars, called: Chars | None = None)
         rules.budget.spend(len(node.ranges) >> 2, "a pattern with large sets of characters")
         return chars(node.ranges)
     if node.kind == "repeat":
-        if called is not None and max(node.least, node.most or 0) * (UTF8_RANGES + n_ranges(node)) > MANY_COPIES:
+        if called is not None and max(node.least, node.most or 0) * (UTF8_RANGES + node.n_ranges) > MANY_COPIES:
             chars = called
         return rules.repeat(lower(rules, node.parts[0], chars, called), node.least, node.most)
     if node.kind == "alt":
@@ -241,9 +233,3 @@ def lower_parts(
         rules.budget.spend(WORK_UNITS * work, "an automaton for patterns and lengths")
     size = dfa.table.n_states * (UTF8_RANGES + sum(map(len, dfa.alphabet)))
     return dfa.expr(rules, chars if called is None or size <= MANY_COPIES else called)
-
-
-@lru_cache(maxsize=256)
-def n_ranges(node: Node) -> int:
-    """Ranges in the sets of characters of a tree."""
-    return len(node.ranges) + sum(map(n_ranges, node.parts))

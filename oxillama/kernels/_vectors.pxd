@@ -1,6 +1,7 @@
 """Growing arrays of integers and a map between them; the memory belongs to the owner of the struct."""
 
 from libc.stdint cimport int32_t, uint64_t
+from libc.stdlib cimport qsort
 
 from oxillama.kernels._memory cimport freed, resized, zeroed
 
@@ -49,6 +50,30 @@ cdef inline void drop(Ints *v) noexcept:
     freed(v.at)
     v.at = NULL
     v.n = v.room = 0
+
+
+cdef inline int ascending(const void *a, const void *b) noexcept nogil:
+    cdef int32_t x = (<const int32_t *> a)[0]
+    cdef int32_t y = (<const int32_t *> b)[0]
+    return (x > y) - (x < y)
+
+
+cdef inline void sort(int32_t *at, Py_ssize_t n) noexcept nogil:
+    """In ascending order. Most sets of states are few, or in order as they come."""
+    cdef Py_ssize_t i = 1, k
+    cdef int32_t x
+    while i < n and at[i - 1] <= at[i]:
+        i += 1
+    if i < n and n > 24:
+        qsort(at, n, sizeof(int32_t), ascending)
+        return
+    while i < n:
+        x, k = at[i], i
+        while k > 0 and at[k - 1] > x:
+            at[k] = at[k - 1]
+            k -= 1
+        at[k] = x
+        i += 1
 
 
 cdef inline uint64_t pair_key(int32_t a, int32_t b) noexcept nogil:

@@ -8,11 +8,10 @@ The state that a rule starts in is never final: a rule that is called takes at l
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memset
 
 from oxillama.errors import GrammarError
-from oxillama.kernels._vectors cimport Ints, drop, fill, forget, get, mixed, push, put, reserve
+from oxillama.kernels._vectors cimport Ints, drop, fill, forget, get, mixed, push, put, reserve, sort
 from oxillama.kernels.grammar_left cimport LeftRecursion
 from oxillama.kernels.grammar_nfa cimport BYTES, CALL, EPS, NOT_TOKEN, ONE_TOKEN, TAKEN, Nfa
 from oxillama.kernels.grammar_rules cimport Rules
@@ -27,12 +26,6 @@ cdef enum:
     STATES_PER_TURN = 512
     RULES_PER_TURN = 32
     MAX_WORK = 1 << 23          # members of sets and edges looked at, beside some for each state
-
-
-cdef int ascending(const void *a, const void *b) noexcept nogil:
-    cdef int32_t x = (<const int32_t *> a)[0]
-    cdef int32_t y = (<const int32_t *> b)[0]
-    return (x > y) - (x < y)
 
 
 cdef int append(Ints *to, const Ints *other, int32_t base, int32_t sign) except -1:
@@ -301,8 +294,7 @@ cdef class Automaton:
         cdef int32_t at
         if self.split and self.cost() > self.most:
             self.nfa.rules.budget.spend(self.cost(), "the grammar")
-        if n > 1:
-            qsort(self.kernel.at, n, sizeof(int32_t), ascending)
+        sort(self.kernel.at, n)
         for i in range(n):
             key = mixed(key ^ <uint64_t> (self.kernel.at[i] + 1))
         key |= 1

@@ -6,11 +6,10 @@ split the states by it. Work is counted, and the same work whatever the machine 
 """
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport qsort
 from libc.string cimport memcmp
 
 from oxillama.errors import GrammarError
-from oxillama.kernels._vectors cimport Ints, drop, fill, forget, get, mixed, push, put
+from oxillama.kernels._vectors cimport Ints, drop, fill, forget, get, mixed, push, put, sort
 from oxillama.kernels.grammar_rules cimport Rules
 
 cdef enum:
@@ -21,12 +20,6 @@ cdef enum:
     START = 1                   # at the start of a text,
     STOP = 2                    # at its end
     MAX_MERGED = 256            # states of a table that equal ones are looked for in
-
-
-cdef int ascending(const void *a, const void *b) noexcept nogil:
-    cdef int32_t x = (<const int32_t *> a)[0]
-    cdef int32_t y = (<const int32_t *> b)[0]
-    return (x > y) - (x < y)
 
 
 cdef class CharTable:
@@ -129,7 +122,7 @@ cdef class CharTable:
         for i in range(self.ends.n):
             if not self.present.at[i] and not self.negated.at[i]:
                 return NOWHERE
-        qsort(states.at, n, sizeof(int32_t), ascending)
+        sort(states.at, n)
         for i in range(n):
             key = mixed(key ^ <uint64_t> (states.at[i] + 1))
         key |= 1

@@ -22,7 +22,7 @@ cdef class Nfa:
     cdef Ints nullable, fruitful    # of each rule
     cdef Ints good              # of each state: some way leads on to its rule's end
     cdef Py_ssize_t most        # states and edges that the budget allows
-    cdef dict recipes           # of sets of characters
+    cdef Ints recipe_of         # of each expression its place in `recipe`, or -1
     cdef Ints recipe
     cdef int32_t state(self) except -1
     cdef int settle(self) except -1
@@ -32,7 +32,7 @@ cdef class Nfa:
     cdef int task(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1
     cdef int one(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times, Ints *todo) except -1
     cdef int chars(self, int32_t expr, int32_t source, int32_t target) except -1
-    cdef tuple chars_recipe(self, int32_t expr)
+    cdef int32_t chars_recipe(self, int32_t expr) except -1
     cdef int repeat(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1
     cdef int graph(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1
     cdef int find_inlined(self, int32_t root) except -1

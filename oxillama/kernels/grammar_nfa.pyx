@@ -7,10 +7,10 @@ the call. So a parser never calls and returns in place, and calls at one positio
 those rules are converted by `grammar_left`.
 """
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from oxillama.errors import GrammarError
-from oxillama.kernels._vectors cimport Ints, drop, fill, push
+from oxillama.kernels._vectors cimport Ints, Map, drop, fill, forget, get, pair_key, push, put
 from oxillama.kernels.grammar_rules cimport ALT, CHARS, GRAPH, LITERAL, RANGE, REPEAT, RULE, SEQ, TOKEN, Rules
 
 TOO_LARGE = "the grammar"
@@ -39,7 +39,6 @@ cdef class Nfa:
         cdef int32_t rule
         self.rules = rules
         self.most = LIVE_PER_UNIT * <Py_ssize_t> rules.budget.left
-        self.recipes = {}
         fill(&self.start, rules.body.n, -1)
         fill(&self.end, rules.body.n, -1)
         self.find_inlined(root)
@@ -73,6 +72,7 @@ cdef class Nfa:
         drop(&self.fruitful)
         drop(&self.good)
         drop(&self.recipe)
+        drop(&self.recipe_of)
 
     cdef int32_t state(self) except -1:
         if self.head.n >= MAX_STATES:
@@ -170,11 +170,13 @@ cdef class Nfa:
     cdef int chars(self, int32_t expr, int32_t source, int32_t target) except -1:
         """Sequences of byte ranges with equal ends share the states of these ends."""
         cdef int32_t *edge
-        cdef int32_t i, at, n_edges, base
-        known = self.recipes.get(expr)
-        if known is None:
-            known = self.recipes[expr] = self.chars_recipe(expr)
-        at, n_states, n_edges = known
+        cdef int32_t i, at, n_states, n_edges, base
+        fill(&self.recipe_of, expr + 1, -1)
+        if self.recipe_of.at[expr] < 0:
+            self.recipe_of.at[expr] = self.chars_recipe(expr)
+        at = self.recipe_of.at[expr]
+        n_states, n_edges = self.recipe.at[at], self.recipe.at[at + 1]
+        at += 2
         base = self.head.n
         for _ in range(n_states):
             self.state()
@@ -185,32 +187,43 @@ cdef class Nfa:
             )
         return 0
 
-    cdef tuple chars_recipe(self, int32_t expr):
-        """(place in `recipe`, states, edges): (source, range, target) of each edge; -1 is either end of the whole.
+    cdef int32_t chars_recipe(self, int32_t expr) except -1:
+        """A place in `recipe`. There are numbers of states and edges, and (source, range, target) of each edge; -1 is
+        either end of the whole.
 
         Kept, since a counted repeat copies the same characters many times.
         """
         cdef Rules r = self.rules
         cdef int32_t at = r.a.at[expr]
-        cdef int32_t here, n, i
+        cdef int32_t here, n, i, known, n_shared = 0
+        cdef uint64_t key
         cdef Py_ssize_t start = self.recipe.n
-        cdef dict shared = {}
-        for _ in range(r.b.at[expr]):
-            n = r.pool.at[at]
-            here = -1
-            rest = ()
-            for i in range(n, 0, -1):
-                rest = (r.pool.at[at + i], rest)
-                if i > 1 and rest in shared:
-                    here = shared[rest]
-                    continue
-                push(&self.recipe, len(shared) if i > 1 else -1)
-                push(&self.recipe, r.pool.at[at + i])
-                push(&self.recipe, here)
-                if i > 1:
-                    here = shared[rest] = len(shared)
-            at += n + 1
-        return start, len(shared), (self.recipe.n - start) // 3
+        cdef Map shared = Map(NULL, NULL, 0, 0)     # range, state behind it: the state before it
+        push(&self.recipe, 0)
+        push(&self.recipe, 0)
+        try:
+            for _ in range(r.b.at[expr]):
+                n = r.pool.at[at]
+                here = -1
+                for i in range(n, 0, -1):
+                    key = pair_key(r.pool.at[at + i], here)
+                    known = get(&shared, key) if i > 1 else -1
+                    if known >= 0:
+                        here = known
+                        continue
+                    push(&self.recipe, n_shared if i > 1 else -1)
+                    push(&self.recipe, r.pool.at[at + i])
+                    push(&self.recipe, here)
+                    if i > 1:
+                        put(&shared, key, n_shared)
+                        here = n_shared
+                        n_shared += 1
+                at += n + 1
+        finally:
+            forget(&shared)
+        self.recipe.at[start] = n_shared
+        self.recipe.at[start + 1] = (self.recipe.n - start - 2) // 3
+        return start
 
     cdef int repeat(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1:
         cdef Rules r = self.rules

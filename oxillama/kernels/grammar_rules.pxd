@@ -20,4 +20,5 @@ cdef class Rules:
     cdef int add(self, int kind, int32_t a, int32_t b, int64_t size) except -1
     cdef int group(self, int kind, object items) except -1
     cdef int check(self, int32_t expr) except -1
+    cdef int put_sequences(self, tuple sequences) except -1
     cdef int table(self, const Ints *edges, const Ints *final) except -1

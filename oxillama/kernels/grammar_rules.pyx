@@ -14,6 +14,7 @@ from libc.stdint cimport int32_t, int64_t
 from oxillama.errors import GrammarError
 from oxillama.kernels._vectors cimport drop, push, reserve
 from oxillama.kernels.grammar_budget cimport Budget
+from oxillama.kernels.grammar_spelling cimport escapes, utf8
 
 MAX_COUNT = 10**18
 TOO_MANY = "a grammar of so many parts"
@@ -97,23 +98,69 @@ cdef class Rules:
             push(&self.pool, byte)
         return self.add(LITERAL, start, len(text), len(text) + 1)
 
-    def chars(self, tuple sequences not None):
-        """Any of the sequences, each a tuple of (low, high) for one byte after the other; none matches nothing."""
-        cdef Py_ssize_t start = self.pool.n
+    cdef int put_sequences(self, tuple sequences) except -1:
         cdef int low, high
-        known = self._memo.get(sequences)
-        if known is not None:
-            return known
-        self.budget.spend(len(sequences), TOO_MANY)
         for sequence in sequences:
             push(&self.pool, len(sequence))
             for low, high in sequence:
                 if not 0 <= low <= high <= 255:
                     raise IndexError(f"{low}..{high} is no range of bytes")
                 push(&self.pool, low << 8 | high)
+        return 0
+
+    def chars(self, tuple sequences not None):
+        """Any of the sequences, each a tuple of (low, high) for one byte after the other; none matches nothing."""
+        cdef Py_ssize_t start = self.pool.n
+        known = self._memo.get(sequences)
+        if known is not None:
+            return known
+        self.budget.spend(len(sequences), TOO_MANY)
+        self.put_sequences(sequences)
         expr = self.add(CHARS, start, len(sequences), 1 + len(sequences))
         self._memo[sequences] = expr
         return expr
+
+    def characters(self, tuple ascii not None, tuple beyond not None, bint escaped=False):
+        """`chars` of these sequences, and behind them those of characters beyond ASCII: UTF-8, or what follows the
+        backslash of JSON's escapes. beyond: sorted ranges that don't touch, without surrogates."""
+        cdef Py_ssize_t start = self.pool.n
+        cdef Py_ssize_t at
+        cdef int32_t low, high
+        cdef int n = len(ascii)
+        known = self._memo.get((ascii, beyond, escaped))
+        if known is not None:
+            return known
+        self.put_sequences(ascii)
+        at = self.pool.n
+        for low, high in beyond:
+            if not 0x80 <= low <= high <= 0x10FFFF or (low < 0xE000 and high >= 0xD800):
+                raise IndexError(f"{low}..{high} is no range of characters beyond ASCII")
+            if escaped:
+                escapes(&self.pool, low, high)
+            else:
+                utf8(&self.pool, low, high)
+        while at < self.pool.n:
+            at += 1 + self.pool.at[at]
+            n += 1
+        self.budget.spend(n, TOO_MANY)
+        expr = self.add(CHARS, start, n, 1 + n)
+        self._memo[ascii, beyond, escaped] = expr
+        return expr
+
+    def sequences(self, int32_t expr):
+        """The sequences of an expression that `chars` or `characters` returned."""
+        cdef Py_ssize_t at, k
+        self.check(expr)
+        if self.kind.at[expr] != CHARS:
+            raise IndexError(f"{expr} is no set of characters")
+        at = self.a.at[expr]
+        found = []
+        for _ in range(self.b.at[expr]):
+            found.append(tuple([
+                (self.pool.at[k] >> 8, self.pool.at[k] & 255) for k in range(at + 1, at + 1 + self.pool.at[at])
+            ]))
+            at += 1 + self.pool.at[at]
+        return tuple(found)
 
     def seq(self, items):
         """One after the other; none at all is the empty text."""

@@ -224,7 +224,14 @@ def test_the_cost_does_not_depend_on_what_was_compiled_before(name, mode):
     make(None)
     warm = cost_of(make)
     texts._automata.clear()
-    for cached in (numbers._automaton, strings._small_parts, strings.format_parts, dfa.is_empty, dfa._nfa_of):
+    for cached in (
+        numbers._automaton,
+        strings._small_parts,
+        strings.format_parts,
+        dfa.is_empty,
+        dfa._small_nfa,
+        dfa._kept_basis,
+    ):
         cached.cache_clear()
     with pytest.raises(GrammarError):
         make(warm - 1)

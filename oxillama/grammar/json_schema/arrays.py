@@ -188,7 +188,7 @@ def _chosen(wanted: list[_Wanted], choice: tuple[bool, ...], i: int) -> list[Lit
         if yes:
             found.append(w.literal)
         elif w.most is not None:
-            found.append(w.literal._replace(positive=False))
+            found.append(w.literal.of_sign(False))
     return found
 
 

@@ -26,10 +26,10 @@ _NOTHING: frozenset[Any] = frozenset()
 
 
 class PropertyFacts:
-    """What a schema says of the properties of objects. names: all allowed names, None for any. size: number of its
-    properties."""
+    """What a schema says of the properties of objects. names: all allowed names, None for any. is_closed: it forbids
+    others. size: number of its properties."""
 
-    __slots__ = ("_tags", "_values", "banned", "literal", "names", "required", "size")
+    __slots__ = ("_spoken", "_tags", "_values", "banned", "is_closed", "literal", "names", "required", "size")
 
     def __init__(self, literal: Literal) -> None:
         schema = literal.schema
@@ -38,6 +38,8 @@ class PropertyFacts:
         self.names: frozenset[str] | None = None
         self.banned: frozenset[str] = _NOTHING
         self.size = 0
+        self.is_closed = schema.get("additionalProperties") is False
+        self._spoken: frozenset[str] | None = None
         self._values: frozenset[object] | None = None
         self._tags: dict[str, set[object]] | None = None
         if isinstance(schema.get("required"), list):
@@ -46,8 +48,18 @@ class PropertyFacts:
         if isinstance(properties, dict):
             self.size = 1 + len(properties)
             self.banned = frozenset([name for name, sub in properties.items() if sub is False])
-            if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
+            if self.is_closed and not schema.get("patternProperties"):
                 self.names = frozenset(properties)
+
+    @property
+    def spoken(self) -> frozenset[str]:
+        """Properties that it names or requires."""
+        if self._spoken is None:
+            schema = self.literal.schema
+            lists = [schema[keyword] for keyword in ("required", "properties") if keyword in schema]
+            found = [name for names in lists if isinstance(names, list | dict) for name in names]
+            self._spoken = frozenset([name for name in found if isinstance(name, str)])
+        return self._spoken
 
     @property
     def tags(self) -> dict[str, set[object]]:
@@ -351,15 +363,10 @@ class Branch:
             return None
         if n_objects == len(self.objects):
             return _NOTHING
-        found: set[str] = set()
-        for literal in self.objects[n_objects:]:
-            schema = literal.schema
-            if schema.get("additionalProperties") is False:
-                return None
-            for keyword in ("required", "properties"):
-                if isinstance(schema.get(keyword), list | dict):
-                    found.update(name for name in schema[keyword] if isinstance(name, str))
-        return found
+        more = self.facts[n_objects:]
+        if any(one.is_closed for one in more):
+            return None
+        return more[0].spoken if len(more) == 1 else _NOTHING.union(*[one.spoken for one in more])
 
     def copy(self) -> "Branch":
         other = Branch.__new__(Branch)

@@ -11,7 +11,6 @@ from typing import Any
 from oxillama._util.collector import paused_collector
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget, NoTextError, RuleSet
-from oxillama.grammar.dfa import n_states
 from oxillama.grammar.json_schema.arrays import array_expr
 from oxillama.grammar.json_schema.branch import Branch
 from oxillama.grammar.json_schema.documents import Documents
@@ -80,7 +79,7 @@ def _size(schema: dict[str, Any]) -> int:
     if "(?=" in pattern or "(?!" in pattern:  # which most places in a pattern don't allow
         return LIKELY_REFUSED + 1
     with suppress(GrammarError):  # raised when the string is made
-        return sum([n_states(part.node) for part in pattern_parts(pattern)]) * (most if isinstance(most, int) else 1)
+        return sum([part.node.n_states for part in pattern_parts(pattern)]) * (most if isinstance(most, int) else 1)
     return 0
 
 

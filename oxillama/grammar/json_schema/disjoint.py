@@ -129,7 +129,7 @@ class Disjoint:
             if not isinstance(part.schema, dict) or len(found) > MAX_PARTS:
                 continue
             if self.documents.id_key in part.schema:
-                part = found[i] = part._replace(base=self.documents.base_of(part.schema, part.base))
+                part = found[i] = part.at_base(self.documents.base_of(part.schema, part.base))
             more = []
             if "$ref" in part.schema:
                 more.append(self.documents.resolve(part, "$ref"))

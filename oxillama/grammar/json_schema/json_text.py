@@ -34,8 +34,8 @@ KEPT = frozenset(("value", "object", "array"))
 SCHEMA = "the schema"
 FEW = 8  # ranges of characters
 LIKELY_REFUSED = 100_000  # states, by a guess that is several times too high
-MAX_KEPT = 512  # automata,
-MAX_KEPT_STATES = 1 << 11  # of at most so many states, at about 100 bytes,
+# Automata that are kept: of up to so many states, at about 100 bytes, so many,
+KEPT_SIZES = ((1 << 8, 1 << 10), (1 << 11, 1 << 7), (1 << 15, 1 << 3))
 MAX_KEPT_RANGES = 1 << 11  # and of sets of at most so many ranges, which are their names: all letters are 700
 
 
@@ -46,6 +46,15 @@ class _Later(NamedTuple):
     size: int
     place: Path
     make: Callable[[int], None]
+
+
+class _Spelling(NamedTuple):
+    """Sequences of bytes, and behind them those of large sets of characters beyond ASCII, which `Rules` makes.
+    is_escaped: as JSON's escapes, without the backslash."""
+
+    sequences: tuple[Sequence, ...]
+    beyond: tuple[Range, ...] = ()
+    is_escaped: bool = False
 
 
 _SIZE = attrgetter("size")
@@ -157,17 +166,20 @@ class JsonText:
             raise placed(later.place, error) from None
 
     def _link(self, rule: int, name: Hashable, make: "Callable[[JsonText], int]") -> None:
-        try:
-            self.rules.link(rule, self._kept(name, make))
-        except NoTextError:
+        found = self._kept(name, make)
+        if found is None:
             self.unmet.append(self.place)
             self.rules.define(rule, self.rules.alt(()))
+        else:
+            self.rules.link(rule, found)
 
-    def _kept(self, name: Hashable, make: "Callable[[JsonText], int]") -> Automaton:
-        """The automaton of a cached rule. Spends the same budget whether it was compiled before or not."""
-        found, cost = _automata.pop(name, (None, 0))
-        if found is None:
+    def _kept(self, name: Hashable, make: "Callable[[JsonText], int]") -> Automaton | None:
+        """The automaton of a cached rule; None if it matches no text. Spends the same budget whether it was compiled
+        before or not."""
+        known = kept = _automata.get(name)
+        if kept is None:
             rules = RuleSet()
+            found: Automaton | None = None
             try:
                 root = rules.new_rule("root")
                 own = JsonText(rules, self.flexible, inner=True, narrow=self.narrow)
@@ -175,18 +187,15 @@ class JsonText:
                 rules.define(root, expr)
                 own.finish()
                 found = rules.linked_by(expr) or Automaton(rules, root)  # most have one part, kept by itself
-            except GrammarError:
-                with suppress(GrammarError):  # the error of the part has more detail
-                    self.budget.spend(rules.budget.spent, SCHEMA)
-                raise
-            cost = rules.budget.spent
-        if found.n_states <= MAX_KEPT_STATES:
-            while len(_automata) >= MAX_KEPT:
-                with suppress(KeyError):  # another thread may have emptied it
-                    _automata.popitem(last=False)
-            _automata[name] = found, cost
-        self.budget.spend(cost, SCHEMA)
-        return found
+            except GrammarError as error:
+                if not isinstance(error, NoTextError):
+                    with suppress(GrammarError):  # the error of the part has more detail
+                        self.budget.spend(rules.budget.spent, SCHEMA)
+                    raise
+            kept = _Kept(found, rules.budget.spent)
+        _keep(name, kept, known is None)
+        self.budget.spend(kept.cost, SCHEMA)
+        return kept.automaton
 
     # ---- strings
 
@@ -195,8 +204,8 @@ class JsonText:
         if ranges not in self._chars:
             self.budget.spend(4 * len(ranges), SCHEMA)
             raw, escaped = _spellings(ranges)
-            escapes = [self._called_part(escaped, 1)] if escaped else []
-            self._chars[ranges] = self._escapable([self.rules.chars(raw)], escapes)
+            escapes = [self._called_part(escaped, 1)] if any(escaped) else []
+            self._chars[ranges] = self._escapable([self._spelled(raw)], escapes)
         return self._chars[ranges]
 
     def called_chars(self, ranges: tuple[Range, ...]) -> int:
@@ -208,11 +217,11 @@ class JsonText:
             ascii_, beyond = _divided(ranges)
             is_large = FEW < len(beyond) <= MAX_KEPT_RANGES
             raw, escaped = _spellings(ascii_ if is_large else ranges)
-            ascii_raw = tuple([one for one in raw if len(one) == 1])
-            raw = raw[len(ascii_raw) :]
+            ascii_raw = tuple([one for one in raw.sequences if len(one) == 1])
+            raw = raw._replace(sequences=raw.sequences[len(ascii_raw) :])
             parts = [self.rules.chars(ascii_raw)] if ascii_raw or not beyond else []
-            parts += [self._called_part(raw, 2)] if raw else []
-            escapes = [self._called_part(escaped, 2)] if escaped else []
+            parts += [self._called_part(raw, 2)] if any(raw) else []
+            escapes = [self._called_part(escaped, 2)] if any(escaped) else []
             if is_large:
                 raw_beyond, escaped_beyond = self._called_beyond(beyond)
                 parts, escapes = [*parts, raw_beyond], [*escapes, escaped_beyond]
@@ -223,8 +232,8 @@ class JsonText:
         """Calls of the rules of many characters beyond ASCII, and of their escapes, which are kept: patterns of many
         schemas have the same ones, such as all letters and digits."""
         return (
-            self.kept(("raw", ranges), lambda own: own.rules.chars(_spellings(ranges)[0])),
-            self.kept(("escaped", ranges), lambda own: own.rules.chars(_spellings(ranges)[1])),
+            self.kept(("raw", ranges), lambda own: own._spelled(_spellings(ranges)[0])),
+            self.kept(("escaped", ranges), lambda own: own._spelled(_spellings(ranges)[1])),
         )
 
     def _escapable(self, parts: list[int], escapes: list[int]) -> int:
@@ -232,13 +241,17 @@ class JsonText:
             parts.append(self.rules.seq((self.rules.literal(b"\\"), self.rules.alt(escapes))))
         return self.rules.alt(parts)
 
-    def _called_part(self, sequences: tuple[Sequence, ...], calls: int) -> int:
-        """A call of the rule of these sequences of bytes."""
-        return self.helper(sequences, lambda: self.rules.chars(sequences), calls)
+    def _called_part(self, spelling: _Spelling, calls: int) -> int:
+        """A call of the rule of a spelling."""
+        return self.helper(spelling, lambda: self._spelled(spelling), calls)
+
+    def _spelled(self, spelling: _Spelling) -> int:
+        sequences, beyond, is_escaped = spelling
+        return self.rules.characters(sequences, beyond, is_escaped) if beyond else self.rules.chars(sequences)
 
     def special(self, ranges: tuple[Range, ...]) -> int:
         """The characters after the backslash of an escaped character."""
-        return self.rules.chars(_spellings(ranges)[1])
+        return self._spelled(_spellings(ranges)[1])
 
     def key(self, name: str) -> int:
         """The name of a property with the colon behind it; the same expression each time."""
@@ -260,7 +273,7 @@ class JsonText:
         self.budget.spend(len(text), SCHEMA)
         parts = [self.quote]
         for c in text:
-            raws, escaped = _spellings(((ord(c), ord(c)),))
+            raws, escaped = _of_few(((ord(c), ord(c)),))
             parts.append(self.rules.chars((*raws, *(((0x5C, 0x5C), *e) for e in escaped))))
         return self.rules.seq((*parts, self.quote))
 
@@ -324,19 +337,47 @@ class JsonText:
         return self.maybe(r.seq((item, r.repeat(r.seq((self.comma, item)), 0))))
 
 
-# With their cost, least recently used first. Several threads compile schemas: each call of it is one step for them.
-_automata: OrderedDict[Hashable, tuple[Automaton, int]] = OrderedDict()
+class _Kept(NamedTuple):
+    """An automaton, None for a rule that matches no text; and the units of the budget that it takes."""
+
+    automaton: Automaton | None
+    cost: int
 
 
-def _spellings(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+# By the names of their rules; and these names by size, those not used for the longest time first. Several threads
+# compile schemas: each call of a dict is one step for them, and a name is listed after its automaton is there, so that
+# none stays for ever.
+_automata: dict[Hashable, _Kept] = {}
+_names: tuple[OrderedDict[Hashable, None], ...] = tuple(OrderedDict() for _ in KEPT_SIZES)
+
+
+def _keep(name: Hashable, kept: _Kept, is_new: bool) -> None:
+    """Keeps an automaton in place of the one of its size that wasn't used for the longest time."""
+    n_states = 0 if kept.automaton is None else kept.automaton.n_states
+    for names, (most, n_kept) in zip(_names, KEPT_SIZES, strict=True):
+        if n_states <= most:
+            with suppress(KeyError):  # another thread may have taken it out
+                if not is_new:
+                    names.move_to_end(name)
+                    return
+                _automata[name] = kept
+                names[name] = None
+                while len(names) > n_kept:
+                    _automata.pop(names.popitem(last=False)[0], None)
+            return
+
+
+def _spellings(ranges: tuple[Range, ...]) -> tuple[_Spelling, _Spelling]:
     """What stands for a set of characters: their UTF-8, and what follows a backslash."""
     if len(ranges) <= FEW:
-        return _of_few(ranges)
-    # Sets of hundreds of ranges often differ in ASCII alone, as the letters with and without a digit.
+        raw, escaped = _of_few(ranges)
+        return _Spelling(raw), _Spelling(escaped)
     ascii_, beyond = _divided(character_ranges(ranges))
     raw, escaped = _of_few(ascii_)
-    raw_beyond, escaped_beyond = _of_many(beyond)
-    return raw + raw_beyond, escaped + escaped_beyond
+    if len(beyond) > FEW:
+        return _Spelling(raw, beyond), _Spelling(escaped, beyond, True)
+    raw_beyond, escaped_beyond = _of_few(beyond)
+    return _Spelling(raw + raw_beyond), _Spelling(escaped + escaped_beyond)
 
 
 def _divided(ranges: tuple[Range, ...]) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
@@ -366,7 +407,6 @@ def _spelled(ranges: tuple[Range, ...]) -> tuple[tuple[Sequence, ...], tuple[Seq
 
 
 _of_few = lru_cache(maxsize=2048)(_spelled)
-_of_many = lru_cache(maxsize=16)(_spelled)  # a megabyte for the letters of all languages
 
 
 def _cut(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> list[Range]:

@@ -166,7 +166,7 @@ def _each(tableau: Expansion, keyword: str, literal: Literal) -> Ways:
     ways = []
     for way, group in zip(each, groups, strict=True):
         others = [o for o, g in zip(each, groups, strict=True) if (g < 0 or g != group) and o is not way]
-        ways.append([way, *(o._replace(positive=False) for o in others if not apart(way, o))])
+        ways.append([way, *(o.of_sign(False) for o in others if not apart(way, o))])
     return ways
 
 
@@ -181,7 +181,7 @@ def _if(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, dema
     test = literal.sub(schema["if"], "if")
     ways = [
         [test, literal.sub(schema.get("then", True), "then")],
-        [test._replace(positive=False), literal.sub(schema.get("else", True), "else")],
+        [test.of_sign(False), literal.sub(schema.get("else", True), "else")],
     ]
     branch.added.append(tableau.fork(literal, keyword, ways))
 

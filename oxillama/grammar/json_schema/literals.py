@@ -2,9 +2,10 @@
 
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 from oxillama.errors import GrammarError
+from oxillama.kernels.grammar_literal import Literal
 
 __all__ = [
     "ALL",
@@ -34,27 +35,6 @@ TYPES = {
     "null": NULL, "boolean": TRUE | FALSE, "number": NUMBER, "integer": NUMBER, "string": STRING, "array": ARRAY,
     "object": OBJECT,
 }  # fmt: skip
-
-
-class Literal(NamedTuple):
-    """A schema that must hold, or must not (`positive`). base: the URI that its references start from."""
-
-    schema: Schema
-    positive: bool
-    base: str
-    path: Path
-
-    @property
-    def key(self) -> tuple[int, bool, str]:
-        """Key that is equal for equal demands: schemas are compared by identity."""
-        return id(self.schema), self.positive, self.base
-
-    def sub(self, schema: Schema, *keys: str | int, positive: bool = True) -> "Literal":
-        """A schema below this one."""
-        path = self.path
-        for key in keys:
-            path = (path, key)
-        return Literal(schema, positive, self.base, path)
 
 
 def pointer(path: Path) -> str:

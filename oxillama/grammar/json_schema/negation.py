@@ -54,7 +54,7 @@ def _enum(documents: Documents, literal: Literal, keyword: str) -> Ways:
     for i, value in enumerate(values):
         if isinstance(value, dict | list):
             whole = made(documents, literal, keyword, composite(value), i)
-            way.append(whole._replace(positive=False))
+            way.append(whole.of_sign(False))
     return [way]
 
 
@@ -185,7 +185,7 @@ def _any(documents: Documents, literal: Literal, keyword: str) -> Ways:
 def _one(documents: Documents, literal: Literal, keyword: str) -> Ways:
     each = [literal.sub(s, keyword, i) for i, s in enumerate(listed(literal, keyword))]
     pairs = [[a, b] for i, a in enumerate(each) for b in each[i + 1 :]]
-    return [[s._replace(positive=False) for s in each], *pairs]
+    return [[s.of_sign(False) for s in each], *pairs]
 
 
 def _not(documents: Documents, literal: Literal, keyword: str) -> Ways:
@@ -199,7 +199,7 @@ def _if(documents: Documents, literal: Literal, keyword: str) -> Ways:
     if "then" in schema:
         ways.append([test, literal.sub(schema["then"], "then", positive=False)])
     if "else" in schema:
-        ways.append([test._replace(positive=False), literal.sub(schema["else"], "else", positive=False)])
+        ways.append([test.of_sign(False), literal.sub(schema["else"], "else", positive=False)])
     return ways
 
 
@@ -208,7 +208,7 @@ def _dependent(documents: Documents, literal: Literal, keyword: str) -> Ways:
     for name, schema in mapped(literal, keyword).items():
         here = present(documents, literal, name)
         if isinstance(schema, list):
-            names(literal._replace(schema={keyword: schema}), keyword)
+            names(literal.of_schema({keyword: schema}), keyword)
             ways += [[here, absent(documents, literal, other)] for other in schema]
         else:
             ways.append([here, literal.sub(schema, keyword, name, positive=False)])

@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget
-from oxillama.grammar.dfa import WORK_UNITS, Part, is_empty, matches, n_states
+from oxillama.grammar.dfa import WORK_UNITS, Part, is_empty, matches
 from oxillama.grammar.json_schema.branch import Key
 from oxillama.grammar.json_schema.checks import counted, mapped, names
 from oxillama.grammar.json_schema.json_text import JsonText
@@ -153,7 +153,7 @@ def _demands(texts: JsonText, schemas: Sequence[_ObjectSchema]) -> Callable[[str
         for name in () if pair[1].free else pair[1].properties:
             naming.setdefault(name, []).append(pair)
     patterns = [part for _, schema in free for _, parts, _ in schema.patterns for part in parts]
-    texts.budget.spend(2 * sum([n_states(part.node) for part in patterns]), "the patterns of `patternProperties`")
+    texts.budget.spend(2 * sum([part.node.n_states for part in patterns]), "the patterns of `patternProperties`")
 
     spend = texts.budget.spend
     if len(schemas) == 1 and not free:

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from oxillama.grammar.automaton import Budget
-from oxillama.grammar.dfa import Part, matches, n_states
+from oxillama.grammar.dfa import Part, matches
 from oxillama.grammar.json_schema.formats import FORMATS, NARROW_FORMATS
 from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.json_schema.string_complement import complement_expr, is_plain_text
 from oxillama.grammar.regex import Node, parse_regex
-from oxillama.grammar.regular import conditions, is_plain, lower, lower_parts, pattern_units
+from oxillama.grammar.regular import conditions, lower, lower_parts, pattern_units
 
 __all__ = ["Strings", "format_parts", "pattern_parts", "string_expr"]
 
@@ -85,13 +85,13 @@ def string_expr(texts: JsonText, s: Strings) -> int:
     """The expression of a set of strings."""
     rules = texts.rules
     if s.allowed is not None:
-        texts.budget.spend(len(s.allowed) + 2 * sum(n_states(part.node) for part in s.parts), "a list of texts")
+        texts.budget.spend(len(s.allowed) + 2 * sum([part.node.n_states for part in s.parts]), "a list of texts")
         return rules.alt([texts.written(text) for text in sorted(s.allowed) if s.has(text, texts.budget)])
     if s.most is not None and s.most < s.least:
         return rules.alt(())
     if s == _ANY:
         return texts.shared("string")
-    size = sum(n_states(part.node) for part in s.parts) * (s.most or 1)
+    size = sum([part.node.n_states for part in s.parts]) * (s.most or 1)
     if s.excluded:  # the names of one schema; a rule is called, since masks are shared between grammars by rule
         return texts.postponed(s, lambda: _string_expr(texts, s), size, calls=2)
     return texts.kept(s, lambda own: _string_expr(own, s), size)
@@ -106,7 +106,7 @@ def _string_expr(texts: JsonText, s: Strings) -> int:
         return texts.string(s.least, s.most)
     if s.excluded and not s.parts and s.least == 0 and s.most is None and all(map(is_plain_text, s.excluded)):
         return complement_expr(texts, s.excluded)
-    if len(s.parts) == 1 and not s.excluded and not s.parts[0].negated and is_plain(s.parts[0].node):
+    if len(s.parts) == 1 and not s.excluded and not s.parts[0].negated and s.parts[0].node.is_plain:
         node = _fitted(s.parts[0].node, s.least, s.most)
         if node is not None:
             return rules.seq((texts.quote, lower(rules, node, texts.chars, texts.called_chars), texts.quote))
@@ -124,7 +124,6 @@ def _texts_node(texts: frozenset[str]) -> Node:
 # ---- lengths of patterns
 
 
-@lru_cache(maxsize=4096)
 def _lengths(node: Node) -> tuple[int, int | None]:
     """Least and greatest length of the texts of a plain tree; None for no limit."""
     if node.kind == "set":

@@ -47,10 +47,17 @@ class _Reading:
         self.special = (
             documents.id_key in schema or (documents.early and "$ref" in schema) or not KEYWORDS.isdisjoint(schema)
         )
-        self.handlers = [(keyword, HANDLERS[keyword]) for keyword in schema if keyword in HANDLERS]
+        found = [keyword for keyword in schema if keyword in HANDLERS]
+        if "required" in found and _is_names(schema["required"]):
+            found.remove("required")  # its handler looks for others
+        self.handlers = [(keyword, HANDLERS[keyword]) for keyword in found]
         self.size = _size(schema)
         self.of_arrays = not OF_ARRAYS.isdisjoint(schema)
         self.of_objects = not OF_OBJECTS.isdisjoint(schema)
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and all(type(name) is str for name in value)
 
 
 def _size(schema: dict[str, Any]) -> int:
@@ -253,7 +260,7 @@ class Tableau:
             if not isinstance(schema, dict):
                 raise refusal(literal.path, "schema", f"it is an object or a boolean, not {type(schema).__name__}")
             if self.documents.id_key in schema:
-                literal = literal._replace(base=self.documents.base_of(schema, literal.base))
+                literal = literal.at_base(self.documents.base_of(schema, literal.base))
             if not literal.positive:
                 self.negate(branch, literal)
                 return

@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 import pytest
 
+from oxillama.errors import GrammarError
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.json_schema import json_text as texts
 
@@ -26,9 +27,11 @@ INSTANCES = [
 def test_kept_parts_change_nothing(schema, monkeypatch):
     warm = JsonSchemaCompiler.compile(schema)
     again = JsonSchemaCompiler.compile(schema)
-    monkeypatch.setattr(texts, "_automata", OrderedDict())
-    monkeypatch.setattr(texts, "MAX_KEPT", 1)
+    monkeypatch.setattr(texts, "_automata", {})
+    monkeypatch.setattr(texts, "_names", (OrderedDict(),))
+    monkeypatch.setattr(texts, "KEPT_SIZES", ((1 << 20, 1),))
     cold = JsonSchemaCompiler.compile(schema)
+    assert list(texts._automata) == list(texts._names[0])
     assert len(texts._automata) <= 1
     answers = [cold.accepts(text) for text in INSTANCES]
     assert any(answers)
@@ -55,3 +58,28 @@ def test_tags_that_look_alike_are_distinguished():
     twice = JsonSchemaCompiler.compile({"oneOf": of})
     assert twice.accepts('{"t": 2}')
     assert not twice.accepts('{"t": 1}')
+
+
+def test_large_automata_take_no_place_of_small_ones(monkeypatch):
+    monkeypatch.setattr(texts, "_automata", {})
+    monkeypatch.setattr(texts, "_names", (OrderedDict(), OrderedDict()))
+    monkeypatch.setattr(texts, "KEPT_SIZES", ((200, 3), (3000, 2)))
+    for n in (1, 500, 2, 600, 3, 700, 4, 9000):
+        JsonSchemaCompiler.compile({"type": "string", "pattern": "^a[bc]*$", "maxLength": n})
+    small, large = texts._names
+    assert len(small) == 3
+    assert len(large) == 2
+    assert set(texts._automata) == {*small, *large}
+    assert all(kept.automaton.n_states <= 200 for kept in map(texts._automata.get, small))
+
+
+def test_a_string_that_no_text_meets_is_kept_as_such(monkeypatch):
+    monkeypatch.setattr(texts, "_automata", {})
+    none = {"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "^b"}]}
+    schema = {"type": "object", "properties": {"a": none, "b": {"type": "null"}}}
+    for _ in range(2):
+        grammar = JsonSchemaCompiler.compile(schema)
+        assert grammar.accepts('{"b": null}')
+        assert not grammar.accepts('{"a": "a"}')
+        with pytest.raises(GrammarError, match=r"matches no text at all.*no value meets the schema at #"):
+            JsonSchemaCompiler.compile({**schema, "required": ["a"]})

@@ -56,7 +56,7 @@ def test_structure_is_refused_before_any_string_is_made(monkeypatch):
 
 
 def test_threads_share_the_kept_automata(monkeypatch):
-    monkeypatch.setattr(texts, "MAX_KEPT", 2)
+    monkeypatch.setattr(texts, "KEPT_SIZES", ((1 << 8, 2), (1 << 11, 1), (1 << 15, 1)))
     schemas = [{"type": "string", "pattern": f"^{'ab' * n}[cd]", "maxLength": 30} for n in range(12)]
     alone = [compiled(schema).automaton.n_states for schema in schemas]
     interval = sys.getswitchinterval()
