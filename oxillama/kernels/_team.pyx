@@ -199,13 +199,13 @@ cdef class Team:
                 self.burst = 0
 
     cdef void compare(self, region *r, double x) noexcept nogil:
-        """A trial against what the usual choice has cost lately: what slows down both, as memory may, makes no difference."""
+        """A trial against what the usual choice has cost lately: slow memory, which slows down both, drops out."""
         cdef cost *c = r.of
         if r.trial and min(c.n_one, c.n_team) >= FEW:
             c.ratio = _blend(c.ratio, FEW, x / c.one if r.n > 1 else c.team / x)
 
     cdef void watch(self, double elapsed, double one, int64_t now) noexcept nogil:
-        """Adds up how much later than one thread the team is; when it is too much, one thread shows how long it takes."""
+        """Adds up how much later than one thread the team is; when that is too much, the team is in doubt."""
         self.over += elapsed - one * TOLERANCE
         if self.over <= 0:
             self.over = self.late = self.expected = 0
