@@ -44,9 +44,14 @@ cdef class Team:
     cdef readonly int n_threads
     cdef cost costs[N_COSTS]
     cdef region last                # of decide() and record()
-    cdef double credit, stall, over, late, expected, doubt, alone, known
+    cdef double credit, stall
+    cdef double over                # ns that the team has been later than one thread, beyond TOLERANCE
+    cdef double spent, expected     # ns of its regions since that began, and what one thread would have taken
+    cdef double doubt               # ns of regions of one thread that are still to be compared; 0 or less: no doubt
+    cdef double tested, known       # ns that those took, and what such regions took before
     cdef int64_t resume, resumed, hold
     cdef int backoff, burst
+    cdef uint64_t evicted           # keys that another took the place of
     cdef int begin(self, region *r, uint64_t kind, int64_t work) noexcept nogil
     cdef void end(self, region *r) noexcept nogil
     cdef cost *slot(self, uint64_t key) noexcept nogil
@@ -54,7 +59,7 @@ cdef class Team:
     cdef int choose(self, region *r, int64_t now) noexcept nogil
     cdef int try_other(self, region *r, int best, double one, double team) noexcept nogil
     cdef void learn(self, region *r, int64_t elapsed, int64_t now) noexcept nogil
-    cdef void compare(self, region *r, double x) noexcept nogil
-    cdef void watch(self, double elapsed, double one, int64_t now) noexcept nogil
+    cdef void compare(self, cost *c, double ratio) noexcept nogil
+    cdef void watch(self, double elapsed, double one) noexcept nogil
     cdef void test(self, double elapsed, double known, int64_t now) noexcept nogil
     cdef void leave(self, int64_t now) noexcept nogil

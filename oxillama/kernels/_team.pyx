@@ -68,6 +68,7 @@ cdef enum:
 # Where nothing is known yet: ns for a unit of work, and for waking a team.
 cdef double GUESS = 0.05
 cdef double WAKING = 15_000
+cdef double GAIN = 0.95             # of the time of one thread, below which the team has a region
 cdef double TOLERANCE = 1.1         # of the time of one thread, within which a team isn't late
 
 cdef bint _always = False
@@ -110,13 +111,13 @@ cdef class Team:
             self.learn(r, now - r.start, now)
 
     cdef cost *slot(self, uint64_t key) noexcept nogil:
-        """Where the costs of a key are, or shall be: the first of a few places that is its own or free."""
+        """Where the costs of a key are or shall be: of a few places its own, a free one, or that of another in turn."""
         cdef uint64_t at = key * <uint64_t>0x9E3779B97F4A7C15 >> 56
         cdef int i
         for i in range(PLACES):
             if self.costs[(at + i) % N_COSTS].key in (key, 0):
                 return &self.costs[(at + i) % N_COSTS]
-        return &self.costs[at]
+        return &self.costs[(at + self.evicted % PLACES) % N_COSTS]
 
     cdef cost *find(self, uint64_t kind, int64_t work) noexcept nogil:
         """What is known of such regions. Of a new size: what a size within three octaves costs per unit of work."""
@@ -126,6 +127,7 @@ cdef class Team:
         cdef int i
         if c.key == key:
             return c
+        self.evicted += c.key != 0
         c.key, c.one, c.team, c.ratio, c.n_one, c.n_team, c.skip = key, GUESS, 0, 1, 0, 0, 0
         c.left = c.wait = LEAST_WAIT
         for i in range(1, 25):
@@ -139,17 +141,19 @@ cdef class Team:
     cdef int choose(self, region *r, int64_t now) noexcept nogil:
         cdef cost *c = r.of
         cdef int n = usable_threads(self.n_threads), best = 1
-        cdef double one = c.one * r.work, team = one * c.ratio if c.n_one and c.n_team else one / n + WAKING
+        cdef double one = c.one * r.work, team = one / n + WAKING
         if n == 1:
             c.skip = SAMPLED - 1 if c.n_one >= FEW else 0
+            return 1
+        if c.n_team:
+            team = one * c.ratio if c.n_one else c.team * r.work
+        if self.doubt > 0 and (one < 8 * LATE or self.over >= one):
             return 1
         if self.stall > 0:
             if now < self.resume:
                 return n if team + self.stall < one else 1
             self.stall, self.resumed = 0, now
-        if self.doubt > 0 and one < 8 * LATE:
-            return 1
-        if team < one * 0.95:
+        if team < one * GAIN:
             best = n
         if self.burst > 0:
             self.burst -= 1
@@ -175,10 +179,12 @@ cdef class Team:
 
     cdef void learn(self, region *r, int64_t elapsed, int64_t now) noexcept nogil:
         cdef cost *c = r.of
-        cdef double x = elapsed / r.work, best = c.one
+        cdef double x = max(elapsed, <int64_t>1) / r.work, best = c.one
+        cdef bint few = min(c.n_one, c.n_team) < FEW
         if c.n_team and c.team < best:
             best = c.team
-        self.compare(r, x)
+        if r.trial and not few:
+            self.compare(c, x / c.one if r.n > 1 else c.team / x)
         if r.n == 1:
             if self.doubt > 0 and c.n_one:
                 self.test(elapsed, c.one * r.work, now)
@@ -189,8 +195,8 @@ cdef class Team:
             c.n_team = min(c.n_team + 1, <int32_t>FEW)
             if not c.n_one:
                 c.one = min(c.one, r.n * c.team)    # a guess, and the most that it can be
-            self.watch(elapsed, (c.one if c.n_one else r.n * c.team) * r.work, now)
-        if c.n_one and c.n_team and min(c.n_one, c.n_team) < FEW:
+            self.watch(elapsed, (c.one if c.n_one else r.n * c.team) * r.work)
+        if few and c.n_one and c.n_team:
             c.ratio = c.team / c.one
         self.credit = min(self.credit + 0.01 * elapsed, <double>MOST_CREDIT)
         if r.trial:
@@ -198,33 +204,33 @@ cdef class Team:
             if self.credit < 0:
                 self.burst = 0
 
-    cdef void compare(self, region *r, double x) noexcept nogil:
-        """A trial against what the usual choice has cost lately: slow memory, which slows down both, drops out."""
-        cdef cost *c = r.of
-        if r.trial and min(c.n_one, c.n_team) >= FEW:
-            c.ratio = _blend(c.ratio, FEW, x / c.one if r.n > 1 else c.team / x)
+    cdef void compare(self, cost *c, double ratio) noexcept nogil:
+        """A trial against what the usual choice has cost lately; if it tells of the contrary, the next one is soon."""
+        if ratio > 1.05 if c.ratio < GAIN else ratio < 0.9:
+            c.left = c.wait = LEAST_WAIT
+        c.ratio = _blend(c.ratio, FEW, ratio)
 
-    cdef void watch(self, double elapsed, double one, int64_t now) noexcept nogil:
+    cdef void watch(self, double elapsed, double one) noexcept nogil:
         """Adds up how much later than one thread the team is; when that is too much, the team is in doubt."""
         self.over += elapsed - one * TOLERANCE
         if self.over <= 0:
-            self.over = self.late = self.expected = 0
+            self.over = self.spent = self.expected = self.doubt = 0
             return
-        self.late += elapsed
+        self.spent += elapsed
         self.expected += one
         if self.over >= LATE and self.doubt <= 0:
-            self.doubt, self.alone, self.known, self.burst = LATE, 0, 0, 0
+            self.doubt, self.tested, self.known, self.burst = LATE, 0, 0, 0
 
     cdef void test(self, double elapsed, double known, int64_t now) noexcept nogil:
         """A region of one thread while the team is in doubt: were such regions faster when they were measured, too?"""
-        self.alone += elapsed
+        self.tested += elapsed
         self.known += known
         self.doubt -= known
         if self.doubt > 0:
             return
-        if self.late * self.known > 1.1 * self.alone * self.expected:
+        if self.spent * self.known > 1.1 * self.tested * self.expected:
             self.leave(now)
-        self.over = self.late = self.expected = 0
+        self.over = self.spent = self.expected = 0
 
     cdef void leave(self, int64_t now) noexcept nogil:
         """The cores are not the team's alone: one thread, for a while."""
@@ -238,7 +244,7 @@ cdef class Team:
     def decide(self, kind, work, now):
         """Threads for a region that begins at ``now``, in nanoseconds of any clock: `begin`, for tests."""
         cdef region *r = &self.last
-        r.of, r.work, r.trial = self.find(kind, work), work, False
+        r.of, r.work, r.trial = self.find(kind, work), max(work, 1), False
         r.brief = r.of.n_one > 0 and r.of.one * r.work < BRIEF
         r.start = now
         r.n = self.choose(r, now)
