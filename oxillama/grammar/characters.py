@@ -25,13 +25,12 @@ _NAMES = {
 }  # fmt: skip
 _SHORT = frozenset(_NAMES.values())
 _RUN = re.compile(r"([A-Z][a-z])\1*")
-# All but these are looked at: ideographs and syllables of Unicode 13 and before. No version has had characters in most
-# of plane 3, planes 4 to 13, or most of plane 14. Planes 15 and 16 are for private use, all but their last two code
-# points.
+# All but these are looked at: ideographs and syllables of Unicode 13 and before. No version has had characters in
+# planes 4 to 13 or most of plane 14. Planes 15 and 16 are for private use, all but their last two code points.
 _UNIFORM = (
     ("Lo", 0x3400, 0x4DB5), ("Lo", 0x4E00, 0x9FCC), ("Lo", 0xAC00, 0xD7A3), ("Cs", 0xD800, 0xDFFF),
     ("Co", 0xE000, 0xF8FF), ("Lo", 0x20000, 0x2A6D6), ("Lo", 0x2A700, 0x2B734), ("Lo", 0x2B740, 0x2B81D),
-    ("Lo", 0x2B820, 0x2CEA1), ("Lo", 0x2CEB0, 0x2EBE0), ("Lo", 0x30000, 0x3134A), ("Cn", 0x35000, 0xDFFFF),
+    ("Lo", 0x2B820, 0x2CEA1), ("Lo", 0x2CEB0, 0x2EBE0), ("Lo", 0x30000, 0x3134A), ("Cn", 0x40000, 0xDFFFF),
     ("Cn", 0xE1000, 0xEFFFF), ("Co", 0xF0000, 0xFFFFD), ("Cn", 0xFFFFE, 0xFFFFF), ("Co", 0x100000, 0x10FFFD),
     ("Cn", 0x10FFFE, MAX_CHAR),
 )  # fmt: skip

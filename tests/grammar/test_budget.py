@@ -230,6 +230,7 @@ def test_the_cost_does_not_depend_on_what_was_compiled_before(name, mode):
         strings.format_parts,
         dfa.is_empty,
         dfa._small_nfa,
+        dfa._large_nfa,
         dfa._kept_basis,
     ):
         cached.cache_clear()
