@@ -75,13 +75,11 @@ def test_teams_that_only_pay_while_they_stay_awake_are_found():
 
 
 @pytest.mark.parametrize("quantum", [1 * MS, 3 * MS, 10 * MS, 50 * MS])
-@pytest.mark.parametrize(
-    "ones", [[20 * US, 60 * US], [200 * US] * 3, [2 * MS, 30 * US], [12 * MS], [12 * MS, 25 * US]]
-)
+@pytest.mark.parametrize("ones", [[20 * US, 60 * US], [200 * US] * 3, [2 * MS, 30 * US], [12 * MS], [12 * MS, 25 * US]])
 @pytest.mark.parametrize("free", [2, 4])
 @pytest.mark.parametrize("known", [True, False])
 def test_a_busy_neighbour_costs_at_most_three_tenths_of_one_thread(quantum, ones, free, known):
-    """It has one of the team's cores for all but one of so many quanta; regions that it meets wait for the rest of one."""
+    """It has one of the team's cores for all but one of so many quanta; regions that it meets wait for their rest."""
     there = not known
 
     def stalled(now):
