@@ -70,6 +70,7 @@ TIERS = {
     "avx_vnni": ("x86_64", [*AVX2, "-mavxvnni"]),
     "avx512": ("x86_64", AVX512),
     "avx512_bf16": ("x86_64", [*AVX512, "-mavx512bf16"]),  # a part of avx512 that some CPUs of this tier have
+    "amx": ("x86_64", [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"]),
     "neon": ("aarch64", BASELINE["aarch64"]),
     "neon_dot": ("aarch64", ["-march=armv8.2-a+dotprod"]),
     "neon_i8mm": ("aarch64", ["-march=armv8.2-a+dotprod+i8mm"]),
@@ -95,6 +96,7 @@ PROBES = {
     "avx_vnni": X86 + "__m256i f(__m256i a) { return _mm256_dpbusd_avx_epi32(a, a, a); }",
     "avx512": X86 + "__m512i f(__m512i a) { return _mm512_dpbusd_epi32(a, a, a); }",
     "avx512_bf16": X86 + "__m512 f(__m512 a, __m512bh b) { return _mm512_dpbf16_ps(a, b, b); }",
+    "amx": 'void f(void) { __asm__("tdpbssd %tmm2, %tmm1, %tmm0; tdpbf16ps %tmm2, %tmm1, %tmm0"); }',
     "neon": ARM + "float32x4_t f(float32x4_t a) { return vfmaq_f32(a, a, a); }",
     "neon_dot": ARM + "int32x4_t f(int32x4_t a, int8x16_t b) { return vdotq_s32(a, b, b); }",
     "neon_i8mm": ARM + "int32x4_t f(int32x4_t a, int8x16_t b) { return vmmlaq_s32(a, b, b); }",

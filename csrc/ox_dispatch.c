@@ -22,6 +22,9 @@ static const char *const names[OX_N_TIERS] = {
 #ifdef OX_HAVE_AVX512
     [OX_TIER_AVX512] = "avx512",
 #endif
+#ifdef OX_HAVE_AMX
+    [OX_TIER_AMX] = "amx",
+#endif
 #ifdef OX_HAVE_NEON
     [OX_TIER_NEON] = "neon",
 #endif
@@ -52,12 +55,21 @@ const ox_kernels *ox_table(ox_tier tier)
     ox_scalar_init(t);
     switch (tier) {
 #ifdef OX_HAVE_AVX512
+#ifdef OX_HAVE_AMX
+    case OX_TIER_AMX:
+#endif
     case OX_TIER_AVX512:
         ox_avx2_init(t);
         ox_avx512_init(t);
         ox_two_panels = ox_two_panels_pay();
+#ifdef OX_HAVE_AVX512_BF16
         if (ox_has_avx512_bf16())
             ox_avx512_bf16_init(t);
+#endif
+#ifdef OX_HAVE_AMX
+        if (tier == OX_TIER_AMX)
+            ox_amx_init(t);
+#endif
         break;
 #endif
 #ifdef OX_HAVE_AVX_VNNI

@@ -22,12 +22,14 @@ void ox_avx512_gemm_rows(ox_kernels *t);
 OX_TIER_PARTS(avx2)
 OX_TIER_PARTS(avx_vnni)
 OX_TIER_PARTS(avx512)
+OX_TIER_PARTS(amx)
 OX_TIER_PARTS(neon)
 OX_TIER_PARTS(neon_dot)
 OX_TIER_PARTS(neon_i8mm)
 
 /* What some CPUs of a tier have beyond it: slots that are NULL on the others. */
 void ox_avx512_bf16_init(ox_kernels *t);
+void ox_amx_gemm_bf16(ox_kernels *t);
 int ox_has_avx512_bf16(void);
 
 /* Whether tiles of tokens go through two panels at a time in the avx512 tier: faster on some of its CPUs, slower on

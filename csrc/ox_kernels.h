@@ -36,8 +36,8 @@ extern const int ox_n_formats;
 
 /* Of one machine, lowest first; a CPU that runs one need not run those below it (ox_runs). */
 typedef enum ox_tier {
-    OX_TIER_SCALAR, OX_TIER_AVX2, OX_TIER_AVX_VNNI, OX_TIER_AVX512, OX_TIER_NEON, OX_TIER_NEON_DOT, OX_TIER_NEON_I8MM,
-    OX_N_TIERS
+    OX_TIER_SCALAR, OX_TIER_AVX2, OX_TIER_AVX_VNNI, OX_TIER_AVX512, OX_TIER_AMX, OX_TIER_NEON, OX_TIER_NEON_DOT,
+    OX_TIER_NEON_I8MM, OX_N_TIERS
 } ox_tier;
 
 /* One activation row as the integer kernels read it: k codes, then five arrays of k / 32 words:
@@ -49,8 +49,9 @@ typedef enum ox_tier {
  * A row that holds NaN or infinity gets NaN scales, so that it is not hidden. */
 static inline size_t ox_q8_row_bytes(size_t k) { return (k + k / 32 * 20 + 63) / 64 * 64; }
 
-/* One activation row of bfloat16, padded with a zero to whole pairs. */
-static inline size_t ox_bf16_row_bytes(size_t k) { return (2 * k + 63) / 64 * 64; }
+/* One activation row of bfloat16, padded with a zero to whole pairs. An odd number of lines of the cache, so that rows
+ * next to each other do not fall into the same few sets of it. */
+static inline size_t ox_bf16_row_bytes(size_t k) { return ((2 * k + 63) / 64 | 1) * 64; }
 
 /* y[yr(t)][0..n_rows) (+)= W x[xr(t)] for t < n_tokens, where W is a run of panels. */
 typedef struct ox_gemm_args {

@@ -105,7 +105,8 @@ def test_a_compiler_without_a_tiers_instructions_leaves_it_out(build, tmp_path):
     compiler = tmp_path / "cc"
     compiler.write_text("#!/bin/sh\ncase $* in *avx*vnni* | *i8mm*) exit 1 ;; esac\n")
     compiler.chmod(0o755)
-    left = [tier for tier in build.compiled_tiers() if tier not in ("avx_vnni", "avx512", "avx512_bf16", "neon_i8mm")]
+    gone = ("avx_vnni", "avx512", "avx512_bf16", "amx", "neon_i8mm")
+    left = [tier for tier in build.compiled_tiers() if tier not in gone]
     assert build.understood([str(compiler), "-c"]) == left
     assert {Path(s).parent.name for s, _ in build.kernel_sources(tiers=left)} == {"csrc", "scalar", *left}
 
@@ -117,7 +118,7 @@ def test_an_assembler_without_a_tiers_instructions_leaves_it_out(build, tmp_path
         "#!/bin/sh\ncase \" $* \" in *' -E '*) exit 0 ;; esac\n! grep -E 'avx_epi32|dpbf16|vdotq|vmmlaq' > /dev/null\n"
     )
     compiler.chmod(0o755)
-    later = ("avx_vnni", "avx512_bf16", "neon_dot", "neon_i8mm")
+    later = ("avx_vnni", "avx512_bf16", "amx", "neon_dot", "neon_i8mm")
     assert build.understood([str(compiler), "-c"]) == [t for t in build.compiled_tiers() if t not in later]
     assert build.PROBES.keys() == build.TIERS.keys()
 

@@ -214,10 +214,10 @@ INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_
 
 /* A whole tile of tokens against TILE_PANELS panels at a time, which share each load of the tokens' codes; their
  * sums wait in memory for a chunk. Returns the row behind the last of so many. Where two vectors are multiplied and
- * added in a cycle, and two loaded, loads take longer than products: Q8_0 runs at 1.1 times the speed on Zen 5, Q4_0
- * and Q5_0 at 1.04; on Zen 4, which multiplies one, at 0.95 to 0.97, 0.93 and 0.9, so that the tier says by
- * PANELS_TOGETHER when it pays. With Q4_K, whose sums take a second product, it was 0.98, and so that stays with one
- * panel. Not for the first tile of tokens, which has the panels brought into the second-level cache: two streams from
+ * added in a cycle, and two loaded, loads take longer than products: Q8_0 runs at 1.1 times the speed on Zen 5 and 1.22
+ * on Emerald Rapids, Q4_0 at 1.04 and 1.13, Q5_0 at 1.04 and 1.05; on Zen 4, which multiplies one, at 0.95 to 0.97, 0.93
+ * and 0.9, so that the tier says by PANELS_TOGETHER when it pays. With Q4_K, whose sums take a second product, it was
+ * 0.98 on Zen 5, and so that stays with one panel. Not for the first tile of tokens, which has the panels brought into the second-level cache: two streams from
  * memory take 1.5 times as long as one. */
 INLINE int64_t panels_q8(const ox_gemm_args *a, const q8_format f, int64_t t0)
 {
@@ -243,6 +243,11 @@ INLINE int64_t panels_q8(const ox_gemm_args *a, const q8_format f, int64_t t0)
     }
     return row;
 }
+
+typedef void add_group_fn(const chunk *c, int64_t n, const q8_tile *x, int64_t i, int64_t n_tokens, vf *acc);
+#ifdef HAVE_TILES
+#include "q8_tiles.h"
+#endif
 
 /* Chunks i to i + n - 1 for a tile of tokens whose sums are in memory. */
 INLINE void add_steps(const q8_form f, const chunk *c, int n, const q8_tile *x, int64_t i, const int T, vf *acc)
@@ -273,10 +278,11 @@ INLINE void unpack_steps(const q8_format f, const uint8_t *panel, int64_t i, int
 #ifdef HAVE_PAIRS
             pair_rows(c[j].w, offset_of(f.form));
 #endif
+#ifdef HAVE_TILES
+            tile_chunk(c + j, f.form);
+#endif
         }
 }
-
-typedef void add_group_fn(const chunk *c, int64_t n, const q8_tile *x, int64_t i, int64_t n_tokens, vf *acc);
 
 /* Chunks i to i + steps - 1 of a panel for a group, each half from memory. */
 INLINE void add_panel(const q8_format f, const uint8_t *panel, const q8_tile *x, int64_t i, int64_t steps, int64_t n,
@@ -289,9 +295,11 @@ INLINE void add_panel(const q8_format f, const uint8_t *panel, const q8_tile *x,
     }
 }
 
-/* Panels that a group is taken through together: as many as pay for its pairs. */
+/* Panels that a group is taken through together: as many as pay for its pairs, or for its copies. */
 #ifdef HAVE_PAIRS
 #define GROUP_PANELS 4
+#elif defined(HAVE_TILES)
+#define GROUP_PANELS 8
 #else
 #define GROUP_PANELS 1
 #endif
@@ -310,6 +318,10 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
     for (int64_t t = 0; t < n; t += TILE)
         x[t / TILE].pairs = pairs[t / TILE];
 #endif
+#ifdef HAVE_TILES
+    tile_copies copies;
+    begin_tiles(n);
+#endif
     const uint8_t *panel = a->w;
     for (int64_t row = 0; row < a->n_rows; row += 16 * GROUP_PANELS, panel += GROUP_PANELS * a->panel_bytes) {
         const int64_t left = (a->n_rows - row + 15) / 16, panels = left < GROUP_PANELS ? left : GROUP_PANELS;
@@ -321,12 +333,18 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
 #ifdef HAVE_PAIRS
             pair_tokens(x, n, i, steps);
 #endif
+#ifdef HAVE_TILES
+            tile_tokens(a, x, n, i, steps, &copies);
+#endif
             for (int64_t p = 0; p < panels; p++)
                 add_panel(f, panel + (size_t)p * a->panel_bytes, x, i, steps, n, add_group, acc[p]);
         }
         for (int64_t p = 0; p < panels; p++)
             store_panel(a, t0, n, row + 16 * p, GROUP, acc[p][0]);
     }
+#ifdef HAVE_TILES
+    tiles_end();
+#endif
 }
 
 /* Each size of a tile is a function of its own, in which the number of tokens is a constant, so that the
@@ -383,6 +401,9 @@ INLINE int64_t no_panels(const ox_gemm_args *a, int64_t t0)
                      add_group_##name);                                                                      \
     }
 
+#ifdef HAVE_TILES
+#include "gemm_tiles.h"
+#else
 /* When a chunk's vectors stay in registers: always, where they are quickly unpacked again for the next tile; for one
  * tile only; never, where unpacking costs more than the products of a tile, so that one copy of it should do. Pairs
  * are made from memory. TOGETHER is ALWAYS for formats whose panels a whole tile may take TILE_PANELS at a time. */
@@ -417,6 +438,7 @@ INLINE int64_t no_panels(const ox_gemm_args *a, int64_t t0)
     static void gemm_##name(const ox_gemm_args *a) { tiles_##name(a); }
 #else
 #define GEMM_TOGETHER GEMM_ALWAYS
+#endif
 #endif
 
 /* The product of a format: its packed block, chunks in one, form, and when they stay in registers. */

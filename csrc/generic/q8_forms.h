@@ -1,7 +1,9 @@
 /* How the codes of a chunk become shares of a product: one function for each meaning that formats give to their scales.
  * Included by q8.h. */
 /* A tile: up to TILE activation rows against the 16 / NV rows of one half (or whole) of a panel. */
+#ifndef TILE
 #define TILE 8
+#endif
 #define GROUP 64
 #ifndef TILE_PANELS
 #define TILE_PANELS 1
@@ -15,10 +17,22 @@ typedef struct {
     uint8_t *pairs; /* codes as q8_pairs.h has them */
     int paired;     /* whether those are multiplied, not x */
 #endif
+#ifdef HAVE_TILES
+    const uint8_t *codes; /* of a step, `stride` apart */
+    size_t stride;
+    const float *d, *ds;  /* of a step, [TILE][STEP] */
+#endif
 } q8_tile;
 
 /* 32 columns: codes, and what the form of a format (below) says of scales. */
-typedef struct { vb w[8]; vf scale, second; vi s[2], m[2]; } chunk;
+typedef struct {
+    vb w[8];
+    vf scale, second;
+    vi s[2], m[2];
+#ifdef HAVE_TILES
+    vb more[8]; /* codes of a second product (q8_tiles.h) */
+#endif
+} chunk;
 
 #ifdef HAVE_PAIRS
 #include "q8_pairs.h"
@@ -213,12 +227,14 @@ INLINE void add_chunks(const q8_form f, const chunk *c, const q8_tile *x, int64_
 }
 
 /* The form of a group's codes: where they are paired, offsets were taken off them. */
-#ifdef HAVE_PAIRS
+#if defined(HAVE_PAIRS) || defined(HAVE_TILES)
 INLINE int has_offset(const q8_form f)
 {
     return f.add == ADD_OFFSET || f.add == ADD_HALVES || f.add == ADD_FLOAT_HALVES;
 }
 INLINE int offset_of(const q8_form f) { return has_offset(f) ? 1 << f.shift : 0; }
+#endif
+#ifdef HAVE_PAIRS
 #define GROUP_FORM(f) ((q8_form){f.add, f.bits, has_offset(f) ? NO_OFFSET : f.shift})
 #else
 #define GROUP_FORM(f) f

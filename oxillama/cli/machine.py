@@ -21,7 +21,7 @@ __all__ = ["Bandwidth", "Limit", "cpu_features", "cpu_name", "huge_pages", "limi
 # Of those that /proc/cpuinfo lists: what tiers ask for, and what tells a reader which CPU this is.
 FEATURES = (
     *("sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl"),
-    *("avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
+    *("avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
     *("asimd", "asimddp", "i8mm", "bf16", "sve", "sve2"),
 )
 OPENMP = re.compile(r"/(lib(?:gomp|omp|iomp5)\b[^/]*\.(?:so|dylib)[^/]*)$")

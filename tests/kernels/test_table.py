@@ -50,12 +50,14 @@ def test_the_tiers_of_this_machine_are_those_that_its_features_allow():
         "avx2": {"avx2", "fma", "f16c"},
         "avx_vnni": {"avx2", "fma", "f16c", "avx_vnni"},
         "avx512": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
+        "amx": {"avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"},
         "neon": {"asimd"},
         "neon_dot": {"asimddp"},
         "neon_i8mm": {"asimddp", "i8mm"},
     }
     if not have:
         pytest.skip("this system lists no features of its CPU")
+    needed["amx"] |= needed["avx512"]
     assert set(_table.compiled_tiers()) <= needed.keys()
     assert _table.usable_tiers() == tuple(name for name in _table.compiled_tiers() if needed[name] <= have)
 

@@ -1,0 +1,157 @@
+/* Products of BF16 weights with activations rounded to bfloat16, on tiles: every size, and the rows as they are stored,
+ * go through the one instruction, so that all have its order (bf16.h). Columns behind the last are zeros. */
+#include "../ox_dispatch.h"
+#include "vocab.h"
+#include "../generic/q8.h"
+#include "../generic/few_rows.h"
+#include "bf16.h"
+
+enum {
+    FEW = 4, /* tokens for which a panel, as it is read from memory, is one stream */
+    RUN = 16 /* panels that a pass of many tokens goes through for a block */
+};
+
+/* Lanes behind the last pair of a tile are zeros. */
+static void copy_rest(uint8_t *to, const uint8_t *from, size_t bytes, size_t of)
+{
+    memcpy(to, from, bytes);
+    memset(to + bytes, 0, of - bytes);
+}
+
+/* The matrix in tiles of columns, and what is left behind the last whole one. */
+typedef struct { int64_t tiles, left; } columns;
+static columns columns_of(const ox_gemm_args *a)
+{
+    const int64_t pairs = (a->k + 1) / 2;
+    return (columns){pairs / (COLUMNS / 2), pairs % (COLUMNS / 2)};
+}
+
+/* Memory for one pass. */
+typedef struct {
+    uint8_t copy[PASS * ROW_STRIDE], x_rest[PASS * LINE_BYTES], w_rest[2 * TILE_BYTES];
+    park sums[RUN];
+} pass_room;
+
+/* Panels from `row` on, up to RUN of them, times a block of columns. */
+static void panels_of_block(const ox_gemm_args *a, const source *x, int64_t row, int64_t n_panels, int64_t i, int64_t n,
+                            const columns *c, int64_t tokens, int ahead, pass_room *m)
+{
+    const int last = c->left && i + n == c->tiles;
+    const uint8_t *w = (const uint8_t *)a->w + (size_t)(row / 16) * a->panel_bytes + i * TILE_BYTES;
+    for (int64_t p = 0, step; p < n_panels; p += step, w += (size_t)step * a->panel_bytes) {
+        step = tokens > FEW && p + 2 <= n_panels ? 2 : 1;
+        for (int64_t j = 0; last && j < step; j++)
+            copy_rest(m->w_rest + j * TILE_BYTES, w + (size_t)j * a->panel_bytes + n * TILE_BYTES,
+                      (size_t)c->left * LINE_BYTES, TILE_BYTES);
+        blocks(w, a->panel_bytes, last ? m->w_rest : NULL, x, n, i == 0, ahead, m->sums + p, tokens, step);
+    }
+}
+
+/* Up to PASS tokens times all panels. Few tokens go through each panel from end to end, as it lies in memory. */
+static void pass(const ox_gemm_args *a, int64_t t0, int64_t n)
+{
+    pass_room m;
+    const columns c = columns_of(a);
+    const int64_t most = n > TILE_ROWS || a->x_rows || c.tiles == 0 ? BLOCK : c.tiles;
+    for (int64_t t = 0; t < n; t++)
+        copy_rest(m.x_rest + t * LINE_BYTES, x_of(a, t0 + t) + c.tiles * LINE_BYTES, (size_t)c.left * 4, LINE_BYTES);
+    begin(n);
+    for (int64_t row = 0; row < a->n_rows; row += 16 * RUN) {
+        const int64_t left = (a->n_rows - row + 15) / 16, n_panels = left < RUN ? left : RUN;
+        for (int64_t i = 0; i == 0 || i < c.tiles; i += most) {
+            const int64_t tiles = c.tiles - i < most ? c.tiles - i : most;
+            source x = source_of(a, t0, n, i, tiles, m.copy);
+            x.rest = m.x_rest;
+            panels_of_block(a, &x, row, n_panels, i, tiles, &c, n, t0 == 0, &m);
+        }
+        for (int64_t p = 0; p < n_panels; p++)
+            store_park(a, t0, n, row + 16 * p, m.sums[p]);
+    }
+    tiles_end();
+}
+
+static void gemm_bf16(const ox_gemm_args *a)
+{
+    for (int64_t t = 0; t < a->n_tokens; t += PASS)
+        pass(a, t, a->n_tokens - t < PASS ? a->n_tokens - t : PASS);
+}
+
+/* 16 rows as files store them are a tile of weights as they lie, for which a token's activations stand on end: a column
+ * of pairs. Sums of up to four tokens in tiles 0 to 3, weights in 4, activations in 5. */
+static void begin_rows(void)
+{
+    tile_shapes s = {.palette = 1, .bytes = {4, 4, 4, 4, LINE_BYTES, 4}};
+    memset(s.rows, TILE_ROWS, 6);
+    tiles_begin(&s);
+}
+
+#define EACH_TOKEN(f) f(0) f(1) f(2) f(3)
+INLINE void multiply_rows(const uint8_t *w, size_t stride, const uint8_t *const *x, int64_t at, const int T)
+{
+    TILE_LOAD(4, w, stride);
+#define MULTIPLY(t)                   \
+    if (t < T) {                      \
+        TILE_LOAD(5, x[t] + at, 4);   \
+        TILE_DOT_BF16(t, 4, 5);       \
+    }
+    EACH_TOKEN(MULTIPLY)
+#undef MULTIPLY
+}
+
+INLINE void panel_of_rows(const ox_gemm_args *a, const uint8_t *w, const uint8_t *const *x, const uint8_t *const *rest,
+                          const columns *c, const int T, float (*sums)[16])
+{
+    const size_t stride = a->panel_bytes / 16;
+    const uint8_t *next = w + a->panel_bytes;
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+    for (int64_t i = 0; i < c->tiles; i++, next += TILE_BYTES) {
+        fetch_page(next);
+        for (int line = 0; line < TILE_BYTES; line += LINE_BYTES)
+            fetch_line(next + line);
+        multiply_rows(w + i * LINE_BYTES, stride, x, i * LINE_BYTES, T);
+    }
+    if (c->left) {
+        uint8_t copy[TILE_BYTES];
+        for (size_t r = 0; r < TILE_ROWS; r++)
+            copy_rest(copy + r * LINE_BYTES, w + r * stride + c->tiles * LINE_BYTES,
+                      (size_t)a->k * 2 - (size_t)c->tiles * LINE_BYTES, LINE_BYTES);
+        multiply_rows(copy, LINE_BYTES, rest, 0, T);
+    }
+#define STORE(t) TILE_STORE(t, sums[t], 4);
+    EACH_TOKEN(STORE)
+#undef STORE
+}
+
+INLINE void tile_rows(const ox_gemm_args *a, int64_t t0, const int T)
+{
+    const columns c = columns_of(a);
+    const uint8_t *x[ROWS_TILE], *rest[ROWS_TILE], *w = a->w;
+    uint8_t room[ROWS_TILE][LINE_BYTES];
+    for (int t = 0; t < T; t++) {
+        x[t] = x_of(a, t0 + t);
+        rest[t] = room[t];
+        copy_rest(room[t], x[t] + c.tiles * LINE_BYTES, (size_t)c.left * 4, LINE_BYTES);
+    }
+    begin_rows();
+    for (int64_t row = 0; row < a->n_rows; row += 16, w += a->panel_bytes) {
+        float sums[ROWS_TILE][16];
+        panel_of_rows(a, w, x, rest, &c, T, sums);
+        for (int t = 0; t < T; t++)
+            store_rows(y_of(a, t0 + t, row), vf_load(sums[t]), 16, a->accumulate);
+    }
+    tiles_end();
+}
+
+#define TILE_ROWS_BF16(T, name) \
+    APART tile_##T##_##name(const ox_gemm_args *a, int64_t t0) { tile_rows(a, t0, T); }
+EACH_ROWS_TILE(TILE_ROWS_BF16, bf16)
+IN_ROWS_TILES(bf16)
+
+void ox_amx_gemm_bf16(ox_kernels *t)
+{
+    t->gemm_bf16 = gemm_bf16;
+    t->gemm_bf16_rows = gemm_rows_bf16;
+}

@@ -1,0 +1,10 @@
+#include "../ox_dispatch.h"
+#include <string.h>
+#include "vocab.h"
+#include "../generic/gemm_words.h"
+
+void ox_amx_gemm_words(ox_kernels *t)
+{
+    memcpy(few, t->gemm, sizeof few);
+    fill_gemm(t);
+}

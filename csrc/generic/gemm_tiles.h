@@ -1,0 +1,37 @@
+/* The product of a format where the CPU multiplies tiles (q8_tiles.h): by groups, from as many tokens on as that is faster
+ * than the tier below, whose kernel takes the others. Included by q8.h. */
+
+/* The slots of the tier below. */
+static __attribute__((unused)) ox_gemm_fn *few[OX_N_KERNEL_FORMATS];
+
+/* What is left of a product behind its first n tokens. */
+INLINE void advance(ox_gemm_args *a, int64_t n)
+{
+    a->n_tokens -= n;
+    if (a->x_rows)
+        a->x_rows += n;
+    else
+        a->x = (const uint8_t *)a->x + (size_t)n * a->x_bytes;
+    if (a->y_rows)
+        a->y_rows += n;
+    else
+        a->y += (size_t)n * a->y_stride;
+}
+
+INLINE void tiles_q8(const ox_gemm_args *a, const q8_format f, ox_gemm_fn *few_tokens)
+{
+    ox_gemm_args rest = *a;
+    for (int64_t n; rest.n_tokens >= TILES_FROM(f.form); advance(&rest, n)) {
+        n = rest.n_tokens < GROUP ? rest.n_tokens : GROUP;
+        group_q8(&rest, f, 0, n, adder_of(f.form));
+    }
+    if (rest.n_tokens)
+        few_tokens(&rest);
+}
+
+#define GEMM_TILES(name, ...) \
+    static void gemm_##name(const ox_gemm_args *a) { tiles_q8(a, (q8_format){__VA_ARGS__}, few[OX_##name]); }
+#define GEMM_NEVER GEMM_TILES
+#define GEMM_ONE_TILE GEMM_TILES
+#define GEMM_ALWAYS GEMM_TILES
+#define GEMM_TOGETHER GEMM_TILES

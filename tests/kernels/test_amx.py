@@ -1,0 +1,67 @@
+"""The amx tier: the bits of avx512 for quantised weights, its own order for BF16, in any thread and forked child."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from oxillama.kernels import _check, _table
+from tests.kernels.products import INTEGER, bf16, blocks, floats, gemm
+
+pytestmark = pytest.mark.skipif("amx" not in _table.usable_tiers(), reason="this machine has no AMX")
+
+# Around the numbers from which tiles and whole groups are used, and of tokens that fill no tile.
+SIZES = [1, 4, 15, 16, 17, 33, 47, 48, 63, 64, 65, 79, 80, 113, 130]
+
+
+@pytest.mark.parametrize("type", INTEGER)
+def test_quantised_weights_give_the_bits_of_avx512(type):
+    k = 288 if _check.packed_block(type)[0] == 32 else 512
+    rows, x = blocks(type, 150, k), floats(3, max(SIZES), k)
+    for n in SIZES:
+        below, tiles = (gemm(tier, type, rows, x[:n], 150) for tier in ("avx512", "amx"))
+        assert (below.view(np.uint32) == tiles.view(np.uint32)).all(), n
+
+
+def values_of_bf16(codes):
+    return (codes.astype(np.uint32) << 16).view(np.float32)
+
+
+def in_order(w, x):
+    """Chains over even and over odd columns of each 32, and their sum added: what bf16.h says of the instruction.
+
+    Products of 8-bit significands and sums of these magnitudes are exact in double precision before each rounding.
+    """
+    sums = np.zeros((len(x), len(w)), np.float32)
+    for first in range(0, w.shape[1], 32):
+        chains = np.zeros((2, len(x), len(w)), np.float32)
+        for i in range(first, min(first + 32, w.shape[1])):
+            product = x[:, i, None].astype(np.float64) * w[None, :, i]
+            chains[i % 2] = (chains[i % 2] + product).astype(np.float32)
+        sums += chains[0] + chains[1]
+    return sums
+
+
+@pytest.mark.parametrize("k", [1, 2, 31, 32, 33, 95, 160, 544])
+def test_bf16_is_added_in_the_documented_order(k):
+    random = np.random.default_rng(k)
+    rows = (random.integers(0x3E00, 0x4100, (37, k)) | random.integers(0, 2, (37, k)) << 15).astype(np.uint16)
+    x = random.uniform(-2, 2, (70, k)).astype(np.float32)
+    expected = in_order(values_of_bf16(rows), bf16(x))
+    for n in (1, 2, 5, 16, 17, 32, 33, 70):
+        assert (gemm("amx", "bf16 rows", rows.view(np.uint8), x[:n], 37) == expected[:n]).all(), n
+
+
+def test_threads_and_children_may_use_tiles():
+    rows, x = blocks("Q8_0", 32, 256), floats(5, 20, 256)
+    expected = gemm("amx", "Q8_0", rows, x, 32)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(gemm("amx", "Q8_0", rows, x, 32)))
+    thread.start()
+    thread.join()
+    assert (found[0] == expected).all()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if (gemm("amx", "Q8_0", rows, x, 32) == expected).all() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
