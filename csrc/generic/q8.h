@@ -334,7 +334,7 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
             pair_tokens(x, n, i, steps);
 #endif
 #ifdef HAVE_TILES
-            tile_tokens(a, x, n, i, steps, &copies);
+            tile_tokens(a, f.form, x, n, i, steps, &copies);
 #endif
             for (int64_t p = 0; p < panels; p++)
                 add_panel(f, panel + (size_t)p * a->panel_bytes, x, i, steps, n, add_group, acc[p]);
