@@ -17,6 +17,7 @@ import oxillama
 import oxillama.kernels
 from oxillama.cli import machine
 from oxillama.errors import ConfigError, OxiLlamaError
+from oxillama.kernels import _table
 from oxillama.kernels._cores import _online, default_threads, throttled
 from oxillama.offload import MemoryPressureProbe
 
@@ -143,6 +144,13 @@ def cpu(root: str | Path = "/") -> Finding:
         change = f"unset OXILLAMA_TIER: this CPU can run {detected}"
     elif used == "scalar":
         change = "use a CPU with AVX2, or a 64-bit ARM; the scalar tier is for others, and slow"
+    elif used != "amx" and {"amx_tile", "amx_int8", "amx_bf16"} <= set(features):
+        change = "build with gcc 11 or clang 12, or later ones: this compiler doesn't know the CPU's AMX"
+        if "amx" in _table.compiled_tiers():
+            change = (
+                "let the process use the CPU's AMX, which Linux refuses: by a sandbox that stops arch_prctl, or because "
+                "a thread has a signal stack that is too small for tiles"
+            )
     return Finding("cpu", said, change, values=values | {"name": name, "features": features})
 
 

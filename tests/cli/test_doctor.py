@@ -104,6 +104,15 @@ def test_texts_that_depend_on_threads_are_a_failure(monkeypatch):
     assert found.said == "the shipped model gives 'a' with one thread and 'b' with all"
 
 
+@pytest.mark.parametrize(("compiled", "change"), [((), "build with gcc 11"), (("amx",), "let the process use")])
+def test_amx_that_is_not_used_is_to_be_changed(compiled, change, monkeypatch, root):
+    files = root(**{"proc/cpuinfo": "flags\t\t: avx2 amx_bf16 avx512f amx_tile amx_int8\n"})
+    monkeypatch.setattr(_table, "compiled_tiers", lambda: ("scalar", "avx512", *compiled))
+    monkeypatch.setattr(_table, "detected_tier", lambda: "avx512")
+    monkeypatch.setattr(_table, "tier", lambda: "avx512")
+    assert doctor.cpu(files).change.startswith(change)
+
+
 def test_a_lower_tier_than_the_cpu_has_is_to_be_changed():
     if len(_table.usable_tiers()) == 1:
         pytest.skip("this machine has one tier")
