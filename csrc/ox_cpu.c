@@ -34,12 +34,26 @@ static int runs_avx2(uint64_t saved, unsigned c)
 }
 
 /* Linux gives the tiles' 8 kB of state to processes that ask for it, once for all of their threads. It refuses where a
- * thread has a stack for signals that is too small to hold them, or a sandbox doesn't know the call. */
-static int may_use_tiles(void)
+ * thread has a stack for signals that is too small to hold them, or a sandbox stops the call. A process that has the
+ * state can't make such stacks any more, and so it is asked for only when the tier is to be used. */
+enum { GET_SUPPORTED = 0x1021, REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_GET_XCOMP_SUPP, ARCH_REQ_XCOMP_PERM */
+static int tiles_refused;
+
+static int system_has_tiles(void)
+{
+    uint64_t supported = 0;
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    if (syscall(SYS_arch_prctl, GET_SUPPORTED, &supported))
+        supported = 0;
+#endif
+    return !tiles_refused && BIT(supported, TILE_DATA);
+}
+
+int ox_ask_for_tiles(void)
 {
 #if defined(__linux__) && defined(SYS_arch_prctl)
-    const long request_permission = 0x1023, tile_data = 18; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
-    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+    tiles_refused = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) != 0;
+    return !tiles_refused;
 #else
     return 0;
 #endif
@@ -60,7 +74,7 @@ static int machine_runs(ox_tier tier)
     case OX_TIER_AVX512: return runs_avx2(saved, c) && (saved & 0xe6) == 0xe6 && avx512 && BIT(features(0, 2), 11);
     case OX_TIER_AMX: /* AMX_BF16, AMX_TILE, AMX_INT8, and rows that are rounded by AVX512_BF16 */
         return machine_runs(OX_TIER_AVX512) && BIT(features(1, 0), 5) && BIT(d7, 22) && BIT(d7, 24) && BIT(d7, 25)
-               && (saved & 0x60000) == 0x60000 && may_use_tiles();
+               && (saved & 0x60000) == 0x60000 && system_has_tiles();
     default: return 0;
     }
 }
@@ -69,8 +83,8 @@ int ox_has_avx512_bf16(void) { return machine_runs(OX_TIER_AVX512) && BIT(featur
 
 /* AMD's family 1Ah, Zen 5, multiplies and adds two vectors of 512 bits in a cycle and loads as many, so that loads take
  * longer than the products of one panel; so do Intel's cores for servers since Sapphire Rapids, which AMX tells: 64
- * tokens on Emerald Rapids ran at 1.22 (Q8_0), 1.13 (Q4_0) and 1.05 times (Q5_0) the speed. Zen 4, family 19h, multiplies
- * one, and took 1.02 to 1.1 times as long with two panels. Others were not measured. */
+ * tokens on Emerald Rapids ran at 1.22 (Q8_0), 1.13 (Q4_0) and 1.05 times (Q5_0) the speed. Zen 4, family 19h,
+ * multiplies one, and took 1.02 to 1.1 times as long with two panels. Others were not measured. */
 int ox_two_panels_pay(void)
 {
     unsigned a, b, c, d;
@@ -124,7 +138,7 @@ int ox_runs(ox_tier tier) { return ox_tier_name(tier) && machine_runs(tier); }
 ox_tier ox_detect_tier(void)
 {
     int tier = (int)OX_N_TIERS - 1;
-    while (!ox_runs((ox_tier)tier))
+    while (!ox_runs((ox_tier)tier) || !ox_table((ox_tier)tier))
         tier--;
     return (ox_tier)tier;
 }

@@ -9,6 +9,11 @@ const ox_format_info ox_formats[] = {
 };
 const int ox_n_formats = (int)(sizeof ox_formats / sizeof *ox_formats);
 
+/* The amx tier is one more part over these two. */
+#if defined(OX_HAVE_AMX) && defined(OX_HAVE_AVX512) && defined(OX_HAVE_AVX512_BF16)
+#define HAVE_AMX
+#endif
+
 /* Of the tiers in this build; NULL for the others. Not ox_table() says which those are: it runs code of the tier, which
  * may need instructions that this machine lacks. */
 static const char *const names[OX_N_TIERS] = {
@@ -22,7 +27,7 @@ static const char *const names[OX_N_TIERS] = {
 #ifdef OX_HAVE_AVX512
     [OX_TIER_AVX512] = "avx512",
 #endif
-#ifdef OX_HAVE_AMX
+#ifdef HAVE_AMX
     [OX_TIER_AMX] = "amx",
 #endif
 #ifdef OX_HAVE_NEON
@@ -52,10 +57,14 @@ const ox_kernels *ox_table(ox_tier tier)
     ox_kernels *t = &tables[tier];
     if (t->name)
         return t;
+#ifdef HAVE_AMX
+    if (tier == OX_TIER_AMX && !ox_ask_for_tiles())
+        return NULL;
+#endif
     ox_scalar_init(t);
     switch (tier) {
 #ifdef OX_HAVE_AVX512
-#ifdef OX_HAVE_AMX
+#ifdef HAVE_AMX
     case OX_TIER_AMX:
 #endif
     case OX_TIER_AVX512:
@@ -66,7 +75,7 @@ const ox_kernels *ox_table(ox_tier tier)
         if (ox_has_avx512_bf16())
             ox_avx512_bf16_init(t);
 #endif
-#ifdef OX_HAVE_AMX
+#ifdef HAVE_AMX
         if (tier == OX_TIER_AMX)
             ox_amx_init(t);
 #endif

@@ -29,6 +29,8 @@ OX_TIER_PARTS(neon_i8mm)
 
 /* What some CPUs of a tier have beyond it: slots that are NULL on the others. */
 void ox_avx512_bf16_init(ox_kernels *t);
+/* Asks the system for the state of tiles; whether it was given. */
+int ox_ask_for_tiles(void);
 void ox_amx_gemm_bf16(ox_kernels *t);
 int ox_has_avx512_bf16(void);
 

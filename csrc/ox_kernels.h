@@ -321,11 +321,12 @@ typedef struct ox_kernels {
     void (*gated_norm)(const float *x, const float *z, const float *w, float *y, int64_t n, float eps);
 } ox_kernels;
 
-/* tables[tier], each overlaying the one below; NULL for a tier that was not compiled. */
+/* tables[tier], each overlaying the one below; NULL for a tier that was not compiled, or whose state the system refuses
+ * to this process: it is asked for that here. */
 const ox_kernels *ox_table(ox_tier tier);
-/* Whether a tier was compiled, and CPU and operating system can run it. */
+/* Whether a tier was compiled, CPU and operating system can run it, and its state wasn't refused. */
 int ox_runs(ox_tier tier);
-/* The highest one of those. */
+/* The highest one of those that has a table. */
 ox_tier ox_detect_tier(void);
 const char *ox_tier_name(ox_tier tier);
 const char *ox_compiler(void);

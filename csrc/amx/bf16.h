@@ -1,9 +1,10 @@
-/* Tiles of bfloat16: up to PASS tokens times one or two panels, whose weights are BF16 in panels, or were unpacked to it.
+/* Tiles of bfloat16: up to PASS tokens times one or two panels, whose weights are BF16 in panels, or were unpacked to
+ * it.
  *
- * What an instruction does to an output is its order: from 32 columns, a chain of fused multiply-adds over the even ones
- * and one over the odd ones, each beginning with zero, whose sum is added to the output's. Values below 2^-126 are taken
- * for zeros. That is the same for any number of rows in a tile, and with weights and activations in each other's place.
- * After generic/q8.h. */
+ * What an instruction does to an output is its order: from 32 columns, a chain of fused multiply-adds over the even
+ * ones and one over the odd ones, each beginning with zero, whose sum is added to the output's. Values below 2^-126 are
+ * taken for zeros. That is the same for any number of rows in a tile, and with weights and activations in each other's
+ * place. After generic/q8.h. */
 #ifndef OX_AMX_BF16_H
 #define OX_AMX_BF16_H
 #include <string.h>
@@ -33,7 +34,7 @@ static __attribute__((unused)) void begin(int64_t n)
 /* Activations of a pass: rows at a distance, and of the last columns, if they don't fill a tile, a copy with zeros. */
 typedef struct { const uint8_t *x, *rest; size_t stride; } source;
 
-/* Tile i of n of a block, whose panels lie at w, panel_bytes apart. */
+/* The tile of weights at w, and that of the next panel, panel_bytes behind it; or those of `rest`. */
 INLINE void load_weights(const uint8_t *w, size_t panel_bytes, const uint8_t *rest, const int panels)
 {
     TILE_LOAD(6, rest ? rest : w, LINE_BYTES);
@@ -105,7 +106,8 @@ INLINE void multiply_four(const uint8_t *w, size_t panel_bytes, const uint8_t *x
     TILE_DOT_BF16(3, 5, 7);
 }
 
-/* n whole tiles of columns, and the `rest` of weights behind them if there is any. `ahead`: weights come from memory. */
+/* n whole tiles of columns, and the `rest` of weights behind them if there is any. `ahead`: weights come from memory,
+ * and are asked for, which pays for up to TILE_ROWS tokens, and for the first of two panels. */
 INLINE void block(const uint8_t *w, size_t panel_bytes, const uint8_t *rest, const source *x, int64_t n, int first,
                   int ahead, park *p, const int tokens, const int panels)
 {

@@ -15,12 +15,11 @@ static void copy_rest(uint8_t *to, const uint8_t *from, size_t bytes, size_t of)
     memset(to + bytes, 0, of - bytes);
 }
 
-/* The matrix in tiles of columns, and what is left behind the last whole one. */
+/* The matrix in whole tiles of columns, and the pairs that are left, of which the last may be half there. */
 typedef struct { int64_t tiles, left; } columns;
 static columns columns_of(const ox_gemm_args *a)
 {
-    const int64_t pairs = (a->k + 1) / 2;
-    return (columns){pairs / (COLUMNS / 2), pairs % (COLUMNS / 2)};
+    return (columns){a->k / COLUMNS, (a->k % COLUMNS + 1) / 2};
 }
 
 /* Memory for one pass. */
@@ -44,8 +43,9 @@ static void panels_of_block(const ox_gemm_args *a, const source *x, int64_t row,
     }
 }
 
-/* Up to PASS tokens times all panels. Few tokens go through two panels at a time from end to end, as they lie in memory:
- * with one, each product waits for the sum of the one before, and weights in a cache took 1.3 times as long. */
+/* Up to PASS tokens times all panels, two at a time: with one, each product of few tokens waits for the sum of the one
+ * before, and weights in a cache took 1.3 times as long. Few tokens that lie in order go through them from end to end,
+ * as they lie in memory; others go through a block of columns of RUN panels, and the next one. */
 static void pass(const ox_gemm_args *a, int64_t t0, int64_t n)
 {
     pass_room m;

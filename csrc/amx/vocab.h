@@ -1,7 +1,8 @@
 /* What AMX adds to the vocabulary of avx512: eight tiles of up to 16 rows of 64 bytes, named by constants.
  *
- * In assembler, since compilers' own functions are not to be trusted: gcc before 12.4 and 13.3 takes a configuration for
- * eight bytes and drops what is stored behind them, and none of its versions knows that a tile is loaded from memory. */
+ * In assembler, since compilers' own functions are not to be trusted: gcc before 12.4 and 13.3 takes a configuration
+ * for eight bytes and drops what is stored behind them, and none of its versions knows that a tile is loaded from
+ * memory. */
 #include "../avx512/vocab.h"
 #undef TILE_PANELS
 
@@ -31,11 +32,15 @@ V void tiles_end(void) { __asm__ volatile("tilerelease" ::: "memory"); }
 #define TILE_DOT_BF16(sum, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::)
 
 /* The lowest byte of each word, in all four. */
-V vb vb_of_each(vi x) { return _mm512_mullo_epi32(_mm512_and_si512(x, _mm512_set1_epi32(255)), _mm512_set1_epi32(0x01010101)); }
+V vb vb_of_each(vi x)
+{
+    return _mm512_mullo_epi32(_mm512_and_si512(x, _mm512_set1_epi32(255)), _mm512_set1_epi32(0x01010101));
+}
 /* Signed bytes times the numbers of their words, as low + (high << bits), low being from -(1 << (bits - 1)) up. */
 V void vb_scaled(vb codes, vi scale, int bits, vb *low, vb *high)
 {
-    const __m512i half = _mm512_set1_epi16((short)(1 << (bits - 1))), mask = _mm512_set1_epi16((short)((1 << bits) - 1));
+    const __m512i half = _mm512_set1_epi16((short)(1 << (bits - 1)));
+    const __m512i mask = _mm512_set1_epi16((short)((1 << bits) - 1));
     __m512i s = _mm512_or_si512(_mm512_slli_epi32(scale, 16), _mm512_and_si512(scale, _mm512_set1_epi32(0xffff)));
     __m512i p[2] = {_mm512_mullo_epi16(_mm512_srai_epi16(_mm512_slli_epi16(codes, 8), 8), s),
                     _mm512_mullo_epi16(_mm512_srai_epi16(codes, 8), s)}, l[2], h[2];

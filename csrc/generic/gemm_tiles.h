@@ -1,5 +1,5 @@
-/* The product of a format where the CPU multiplies tiles (q8_tiles.h): by groups, from as many tokens on as that is faster
- * than the tier below, whose kernel takes the others. Included by q8.h. */
+/* The product of a format where the CPU multiplies tiles (q8_tiles.h): by groups, from as many tokens on as that is
+ * faster than the tier below, whose kernel takes the others. Included by q8.h. */
 
 /* The slots of the tier below. */
 static __attribute__((unused)) ox_gemm_fn *few[OX_N_KERNEL_FORMATS];
@@ -18,19 +18,30 @@ INLINE void advance(ox_gemm_args *a, int64_t n)
         a->y += (size_t)n * a->y_stride;
 }
 
-INLINE void tiles_q8(const ox_gemm_args *a, const q8_format f, ox_gemm_fn *few_tokens)
+/* The first n tokens; not inlined, since its memory on the stack must be gone before the tier below takes the others. */
+typedef void group_fn(const ox_gemm_args *a, int64_t n);
+
+static __attribute__((unused)) void tiles_q8(const ox_gemm_args *a, int64_t from, group_fn *group,
+                                             ox_gemm_fn *few_tokens)
 {
     ox_gemm_args rest = *a;
-    for (int64_t n; rest.n_tokens >= TILES_FROM(f.form); advance(&rest, n)) {
+    for (int64_t n; rest.n_tokens >= from; advance(&rest, n)) {
         n = rest.n_tokens < GROUP ? rest.n_tokens : GROUP;
-        group_q8(&rest, f, 0, n, adder_of(f.form));
+        group(&rest, n);
     }
     if (rest.n_tokens)
         few_tokens(&rest);
 }
 
-#define GEMM_TILES(name, ...) \
-    static void gemm_##name(const ox_gemm_args *a) { tiles_q8(a, (q8_format){__VA_ARGS__}, few[OX_##name]); }
+#define GEMM_TILES(name, unpack, bytes, chunks, form)                                              \
+    APART group_##name(const ox_gemm_args *a, int64_t n)                                           \
+    {                                                                                              \
+        group_q8(a, (q8_format){unpack, bytes, chunks, form}, 0, n, adder_of(form));               \
+    }                                                                                              \
+    static void gemm_##name(const ox_gemm_args *a)                                                 \
+    {                                                                                              \
+        tiles_q8(a, TILES_FROM(form), group_##name, few[OX_##name]);                               \
+    }
 #define GEMM_NEVER GEMM_TILES
 #define GEMM_ONE_TILE GEMM_TILES
 #define GEMM_ALWAYS GEMM_TILES

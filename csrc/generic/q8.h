@@ -212,13 +212,13 @@ INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_
     }
 }
 
-/* A whole tile of tokens against TILE_PANELS panels at a time, which share each load of the tokens' codes; their
- * sums wait in memory for a chunk. Returns the row behind the last of so many. Where two vectors are multiplied and
- * added in a cycle, and two loaded, loads take longer than products: Q8_0 runs at 1.1 times the speed on Zen 5 and 1.22
- * on Emerald Rapids, Q4_0 at 1.04 and 1.13, Q5_0 at 1.04 and 1.05; on Zen 4, which multiplies one, at 0.95 to 0.97, 0.93
+/* A whole tile of tokens against TILE_PANELS panels at a time, which share each load of the tokens' codes; their sums
+ * wait in memory for a chunk. Returns the row behind the last of so many. Where two vectors are multiplied and added in
+ * a cycle, and two loaded, loads take longer than products: Q8_0 runs at 1.1 times the speed on Zen 5, and at 1.22 on
+ * Emerald Rapids, Q4_0 at 1.04 and 1.13, Q5_0 at 1.04 and 1.05; on Zen 4, which multiplies one, at 0.95 to 0.97, 0.93
  * and 0.9, so that the tier says by PANELS_TOGETHER when it pays. With Q4_K, whose sums take a second product, it was
- * 0.98 on Zen 5, and so that stays with one panel. Not for the first tile of tokens, which has the panels brought into the second-level cache: two streams from
- * memory take 1.5 times as long as one. */
+ * 0.98 on Zen 5, and so that stays with one panel. Not for the first tile of tokens, which has the panels brought into
+ * the second-level cache: two streams from memory take 1.5 times as long as one. */
 INLINE int64_t panels_q8(const ox_gemm_args *a, const q8_format f, int64_t t0)
 {
     q8_tile x = {.k = a->k, .nb = a->k / OX_CHUNK};

@@ -1,6 +1,6 @@
-/* Groups of tokens where the CPU multiplies whole tiles of 16 tokens with a chunk of a panel, and leaves sums of integers
- * in memory. Offsets are taken off the codes when a chunk is unpacked, and scales of halves multiplied into them: what
- * is added to an output, and in what order, is that of the tier's products of few tokens, which `few` holds.
+/* Groups of tokens where the CPU multiplies whole tiles of 16 tokens with a chunk of a panel, and leaves sums of
+ * integers in memory. Offsets are taken off the codes when a chunk is unpacked, and scales of halves multiplied into
+ * them: what is added to an output, and in what order, is that of the tier's products of few tokens, which `few` holds.
  * Included by q8.h. */
 
 #include <string.h>
@@ -34,8 +34,8 @@ INLINE int has_more(const q8_form f)
 /* Sums of one product of a tile of tokens and a chunk. */
 typedef int32_t tile_sums[TILE][16];
 
-/* Tiles 0 to 3: sums, 4: activations of TILE tokens; 5 and 6: those of the tile with the last tokens of a group; 7:
- * codes. */
+/* Tiles 0 to 3: sums, 4: activations of TILE tokens; 5: sums, and 6: activations, of the last tokens of a group, if
+ * they are fewer; 7: codes. */
 INLINE void begin_tiles(int64_t n)
 {
     const uint8_t last = (uint8_t)(n % TILE);

@@ -207,7 +207,7 @@ cdef extern from "ox_kernels.h" nogil:
 
 # The table in use, for the other modules: the C objects are linked into this module only.
 cdef const ox_kernels *table() noexcept nogil
-cdef const ox_kernels *table_of(int tier) noexcept nogil
+cdef const ox_kernels *table_of(int tier) except NULL
 cdef const ox_format_info *format_info(int index) noexcept nogil
 cdef int find_format(str name) except -1
 cdef int find_kernel_format(str name) except -1

@@ -5,15 +5,21 @@ import os
 from oxillama.errors import ConfigError, QuantError
 
 cdef const ox_kernels *_table = NULL
-cdef int _detected = 0
 
 
 cdef const ox_kernels *table() noexcept nogil:
     return _table
 
 
-cdef const ox_kernels *table_of(int tier) noexcept nogil:
-    return ox_table(<ox_tier>tier)
+cdef const ox_kernels *table_of(int tier) except NULL:
+    """The table of a tier that this machine can run; ConfigError where the system refuses its state to this process."""
+    cdef const ox_kernels *t = ox_table(<ox_tier>tier)
+    if t == NULL:
+        name = ox_tier_name(<ox_tier>tier).decode()
+        raise ConfigError(
+            f"the tier {name} can't be used: Linux refuses the state of its tiles to this process, by a sandbox that "
+            f"stops arch_prctl, or because a thread has a signal stack that is too small for them")
+    return t
 
 
 cdef const ox_format_info *format_info(int index) noexcept nogil:
@@ -74,7 +80,8 @@ def usable_tiers():
 
 def detected_tier():
     """The highest tier that this build has and this machine can run."""
-    return ox_tier_name(<ox_tier>_detected).decode()
+    tiers = usable_tiers()
+    return tiers[len(tiers) - 1]
 
 
 def compiler():
@@ -101,10 +108,10 @@ def tier_index(str name):
 
 
 cdef void _choose() except *:
-    global _table, _detected
-    _detected = ox_detect_tier()
+    global _table
     forced = os.environ.get("OXILLAMA_TIER")
-    _table = ox_table(<ox_tier><int>(tier_index(forced) if forced else _detected))
+    cdef int tier = tier_index(forced) if forced else <int>ox_detect_tier()
+    _table = table_of(tier)
 
 
 _choose()

@@ -1,13 +1,14 @@
 """The amx tier: the bits of avx512 for quantised weights, its own order for BF16, in any thread and forked child."""
 
-import os
-import threading
-
 import numpy as np
 import pytest
 
 from oxillama.kernels import _check, _table
+from oxillama.kernels.matmul import linear
+from oxillama.kernels.matrix import Matrix
+from oxillama.kernels.rows import Workspace
 from tests.kernels.products import INTEGER, bf16, blocks, floats, gemm
+from tests.processes import fork, in_child, in_threads
 
 pytestmark = pytest.mark.skipif("amx" not in _table.usable_tiers(), reason="this machine has no AMX")
 
@@ -43,7 +44,7 @@ def in_order(w, x):
     return sums
 
 
-@pytest.mark.parametrize("k", [1, 2, 31, 32, 33, 95, 160, 544])
+@pytest.mark.parametrize("k", [1, 2, 31, 32, 33, 63, 95, 160, 544, 1057])
 def test_bf16_is_added_in_the_documented_order(k):
     random = np.random.default_rng(k)
     rows = (random.integers(0x3E00, 0x4100, (37, k)) | random.integers(0, 2, (37, k)) << 15).astype(np.uint16)
@@ -53,15 +54,26 @@ def test_bf16_is_added_in_the_documented_order(k):
         assert (gemm("amx", "bf16 rows", rows.view(np.uint8), x[:n], 37) == expected[:n]).all(), n
 
 
+@fork
 def test_threads_and_children_may_use_tiles():
     rows, x = blocks("Q8_0", 32, 256), floats(5, 20, 256)
     expected = gemm("amx", "Q8_0", rows, x, 32)
-    found = []
-    thread = threading.Thread(target=lambda: found.append(gemm("amx", "Q8_0", rows, x, 32)))
-    thread.start()
-    thread.join()
-    assert (found[0] == expected).all()
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if (gemm("amx", "Q8_0", rows, x, 32) == expected).all() else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def multiply():
+        return (gemm("amx", "Q8_0", rows, x, 32) == expected).all()
+
+    assert all(in_threads(multiply, multiply))
+    assert in_child(multiply) == 0
+
+
+@pytest.mark.parametrize("k", [31, 63, 95])
+def test_rows_as_stored_end_with_their_own_last_column(k):
+    """A row of 2 k bytes that fill a tile but for one value: what follows is the next row's, here NaN."""
+    weights = np.ones((32, k), np.float32)
+    weights[5, 0] = np.nan
+    data = (weights.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8).reshape(-1)
+    x = Workspace(1).from_array(np.ones((1, k), np.float32))
+    stored, packed = (linear(x, Matrix(data, "BF16", (32, k), repack=r)).numpy().copy() for r in (False, True))
+    assert np.isnan(stored[0, 5])
+    assert (np.delete(stored[0], 5) == k).all()
+    np.testing.assert_array_equal(stored, packed)

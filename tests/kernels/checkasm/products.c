@@ -107,8 +107,8 @@ static void compare_alone(const ox_kernels *t, const product *p, const float *to
 static void check_product(const ox_kernels *scalar, const ox_kernels *t, const ox_format_info *f, int64_t n_rows, int64_t k,
                           int64_t n, int gather, int rounds)
 {
-    static float x[70 * 512], base[70 * (90 + STRIDE_GAP)];
-    int32_t x_rows[70], y_rows[70];
+    static float x[80 * 512], base[80 * (90 + STRIDE_GAP)];
+    int32_t x_rows[80], y_rows[80];
     matrix m = random_matrix(scalar, f, n_rows, k);
     fill_floats(x, n * k, 1);
     fill_floats(base, n * (n_rows + STRIDE_GAP), 1);
@@ -134,10 +134,14 @@ static void check_format(const ox_kernels *scalar, const ox_kernels *t, const ox
         check_product(scalar, t, f, rows[n % COUNT(rows)], 2 * k, n, 0, rounds);
     for (int j = 0; j < COUNT(rows); j++)
         check_product(scalar, t, f, rows[j], k, 10, 1, rounds);
-    static const int lines[] = {64, 96, 48, 80, 24, 40}; /* columns: whole lines of the cache, and halves behind them */
+    static const int lines[] = {64, 96, 48, 80, 24, 40, 31, 63, 95}; /* columns: whole lines of the cache, and halves behind them */
     for (int n = 0; n < COUNT(lines) && f->values == 1; n++)
         check_product(scalar, t, f, 50, lines[n], n % 4 + 1, 0, rounds);
     check_product(scalar, t, f, 83, k, 67, 1, rounds); /* more panels and tokens than one group has */
+    static const int tokens[] = {17, 34, 61, 80}; /* no multiples of 3; parts of a group, alone and behind whole ones */
+    for (int n = 0; n < COUNT(tokens); n++)
+        check_product(scalar, t, f, 33, k, tokens[n], n % 2, rounds);
+    check_product(scalar, t, f, 33, k, 80, 0, rounds);
 }
 
 void check_products(const ox_kernels *scalar, const ox_kernels *t)
