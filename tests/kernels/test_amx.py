@@ -30,7 +30,7 @@ def values_of_bf16(codes):
 
 
 def in_order(w, x):
-    """Chains over even and over odd columns of each 32, and their sum added: what bf16.h says of the instruction.
+    """Chains over even and over odd columns of each 32, and their sum added: what gemm_bf16.c says of the instruction.
 
     Products of 8-bit significands and sums of these magnitudes are exact in double precision before each rounding.
     """
