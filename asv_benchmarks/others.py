@@ -3,10 +3,10 @@
 llama.cpp (llama-cpp-python), ik_llama.cpp (ik-llama-cpp-python), OpenVINO GenAI, CTranslate2, onnxruntime-genai and
 transformers on torch with random weights of the shape of Llama 3.2 1B, which are made in FOLDER. Each runtime is
 measured in a process of its own, by the first of the interpreters --pythons that has it, and left out with a line where
-none has. The runtimes of equal numbers of bits take turns, --rounds times, and medians are compared: tokens a second of
-a prompt of 512 tokens, and of 1, 8 and 64 sequences that are decoded; seconds that loading takes; and seconds from the
-start of a fresh process to its first token, with all files in the page cache, and oxillama's modules compiled to
-bytecode as pip leaves them. All are given token ids, and those that generate choose greedily.
+none has, or where it fails. The runtimes of equal numbers of bits take turns, --rounds times, and medians are compared:
+tokens a second of a prompt of 512 tokens, and of 1, 8 and 64 sequences that are decoded; seconds that loading takes;
+and seconds from the start of a fresh process to its first token, with all files in the page cache, and oxillama's
+modules compiled to bytecode as pip leaves them. All are given token ids, and those that generate choose greedily.
 
 A table of Markdown is printed at the end: in brackets stands how many times as fast oxillama is with the weights that
 the row is compared with. `oxillama, packed` maps packed weights, of which the first load makes a file.
@@ -15,6 +15,7 @@ the row is compared with. `oxillama, packed` maps packed weights, of which the f
 import argparse
 import compileall
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -109,13 +110,17 @@ def find_pythons(pythons: list[str]) -> dict[str, str]:
     return found
 
 
-def weights_of(entry: Entry, folder: Path, python: str) -> str:
-    """Path of an entry's weights, made if they are not there."""
+def weights_of(entry: Entry, folder: Path, python: str) -> str | None:
+    """Path of an entry's weights, made if they are not there; None where that fails."""
     if entry.weights == entry.against:
         return str(make_model(folder, SHAPE, entry.weights))
     path = folder / entry.weights
     if not path.exists():
-        subprocess.run([python, str(CHECKPOINTS), str(folder), entry.weights], check=True)
+        made = subprocess.run([python, str(CHECKPOINTS), str(folder), entry.weights], check=False)
+        if made.returncode:
+            shutil.rmtree(path, ignore_errors=True)  # or it would be taken for made the next time
+            print(f"{entry.name}: skipped, its weights can't be made", flush=True)
+            return None
     return str(path)
 
 
@@ -131,14 +136,15 @@ class Side:
     def note(self, column: str, value: float) -> None:
         self.found.setdefault(column, []).append(value)
 
-    def cold(self, prompt: int, work: Work) -> float:
-        """Seconds from the start of a process to its first token."""
+    def cold(self, prompt: int, work: Work) -> float | None:
+        """Seconds from the start of a process to its first token; None where it makes none."""
         command = [self.python, str(SIDES), self.entry.runtime, self.path, json.dumps(asdict(work))]
         start = time.perf_counter()
         with subprocess.Popen([*command, "--first", str(prompt)], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             if not any(line.startswith("{") for line in process.stdout):
-                sys.exit(f"{self.entry.name} made no token")
+                print(f"{self.entry.name} made no token", flush=True)
+                return None
             return time.perf_counter() - start
 
 
@@ -177,15 +183,18 @@ def measure_cold(sides: list[Side], work: Work, rounds: int) -> None:
     for _ in range(rounds):
         for side in sides:
             for prompt in PROMPTS:
-                side.note(f"cold {prompt}", side.cold(prompt, work))
+                seconds = side.cold(prompt, work)
+                if seconds is not None:
+                    side.note(f"cold {prompt}", seconds)
 
 
 def measure(entries: list[Entry], pythons: dict[str, str], a: argparse.Namespace) -> list[Side]:
     sides = []
     for entry in entries:
-        if entry.runtime in pythons:
-            python = pythons[entry.runtime]
-            sides.append(Side(entry, python, weights_of(entry, a.folder, python), {}))
+        python = pythons.get(entry.runtime)
+        path = weights_of(entry, a.folder, python) if python else None
+        if python and path:
+            sides.append(Side(entry, python, path, {}))
     for name in a.sequences:
         measure_speeds(sides, replace(WORKS[name], threads=a.threads), a.rounds)
     measure_cold(sides, Work(threads=a.threads), a.cold_rounds)
