@@ -24,7 +24,9 @@ typedef void group_fn(const ox_gemm_args *a, int64_t n);
 static __attribute__((unused)) void tiles_q8(const ox_gemm_args *a, int64_t from, group_fn *group,
                                              ox_gemm_fn *few_tokens)
 {
+    const int64_t least = a->k < TILES_COLUMNS ? INT64_MAX : (TILES_LEAST + a->k - 1) / a->k;
     ox_gemm_args rest = *a;
+    from = from < least ? least : from;
     for (int64_t n; rest.n_tokens >= from; advance(&rest, n)) {
         n = rest.n_tokens < GROUP ? rest.n_tokens : GROUP;
         group(&rest, n);

@@ -138,10 +138,11 @@ static void check_format(const ox_kernels *scalar, const ox_kernels *t, const ox
     for (int n = 0; n < COUNT(lines) && f->values == 1; n++)
         check_product(scalar, t, f, 50, lines[n], n % 4 + 1, 0, rounds);
     check_product(scalar, t, f, 83, k, 67, 1, rounds); /* more panels and tokens than one group has */
-    static const int tokens[] = {17, 34, 61, 80}; /* no multiples of 3; parts of a group, alone and behind whole ones */
+    /* Parts of a group of tiles, alone and behind whole ones, of as many columns as go through them; no multiples of 3. */
+    static const int tokens[] = {17, 34, 61, 80};
     for (int n = 0; n < COUNT(tokens); n++)
-        check_product(scalar, t, f, 33, k, tokens[n], n % 2, rounds);
-    check_product(scalar, t, f, 33, k, 80, 0, rounds);
+        for (int gather = 0; gather < 2; gather++)
+            check_product(scalar, t, f, 33, f->values == 1 ? 95 : 512, tokens[n], gather, rounds);
 }
 
 void check_products(const ox_kernels *scalar, const ox_kernels *t)
