@@ -15,7 +15,6 @@ the row is compared with. `oxillama, packed` maps packed weights, of which the f
 import argparse
 import compileall
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -118,7 +117,6 @@ def weights_of(entry: Entry, folder: Path, python: str) -> str | None:
     if not path.exists():
         made = subprocess.run([python, str(CHECKPOINTS), str(folder), entry.weights], check=False)
         if made.returncode:
-            shutil.rmtree(path, ignore_errors=True)  # or it would be taken for made the next time
             print(f"{entry.name}: skipped, its weights can't be made", flush=True)
             return None
     return str(path)
@@ -169,8 +167,13 @@ def measure_speeds(sides: list[Side], work: Work, rounds: int) -> None:
     """All load the weights and then take turns."""
     started = start(sides, work)
     for _ in range(rounds):
-        for side, worker in started:
-            speeds = worker.round()
+        for side, worker in list(started):
+            try:
+                speeds = worker.round()
+            except (SystemExit, OSError) as error:  # of that runtime
+                print(f"{side.entry.name}: {error}", flush=True)
+                started.remove((side, worker))
+                continue
             side.note(f"decode {work.sequences}", speeds["decode"])
             if "prefill" in speeds:
                 side.note("prefill", speeds["prefill"])

@@ -145,11 +145,11 @@ def cpu(root: str | Path = "/") -> Finding:
     elif used == "scalar":
         change = "use a CPU with AVX2, or a 64-bit ARM; the scalar tier is for others, and slow"
     elif used != "amx" and {"amx_tile", "amx_int8", "amx_bf16"} <= set(features):
-        change = "build with gcc and binutils 2.35 or clang 12, or later ones: this assembler doesn't know the CPU's AMX"
+        change = "build with binutils 2.35 or clang 12, or later ones: the assembler doesn't know the CPU's AMX"
         if "amx" in _table.compiled_tiers():
             change = (
-                "let the process use the CPU's AMX, which Linux refuses: by a sandbox that stops arch_prctl, or because "
-                "a thread has a signal stack that is too small for tiles"
+                "let the process use the CPU's AMX, which Linux refuses: before 5.16, in a sandbox that stops "
+                "arch_prctl, or because a thread has a signal stack that is too small for tiles"
             )
     return Finding("cpu", said, change, values=values | {"name": name, "features": features})
 

@@ -13,12 +13,13 @@ from tests.processes import fork, in_child, in_threads
 pytestmark = pytest.mark.skipif("amx" not in _table.usable_tiers(), reason="this machine has no AMX")
 
 # Around the numbers from which tiles and whole groups are used, and of tokens that fill no tile.
-SIZES = [1, 4, 15, 16, 17, 33, 47, 48, 63, 64, 65, 79, 80, 113, 130]
+SIZES = [1, 4, 15, 16, 17, 31, 33, 47, 48, 63, 64, 65, 79, 80, 85, 113, 130]
 
 
 @pytest.mark.parametrize("type", INTEGER)
-def test_quantised_weights_give_the_bits_of_avx512(type):
-    k = 544 if _check.packed_block(type)[0] == 32 else 512  # narrower ones go without tiles
+@pytest.mark.parametrize("wide", [512, 1024])  # from which on 32, and 16 tokens go through tiles
+def test_quantised_weights_give_the_bits_of_avx512(type, wide):
+    k = wide + (32 if _check.packed_block(type)[0] == 32 else 0)
     rows, x = blocks(type, 150, k), floats(3, max(SIZES), k)
     for n in SIZES:
         below, tiles = (gemm(tier, type, rows, x[:n], 150) for tier in ("avx512", "amx"))
@@ -56,7 +57,7 @@ def test_bf16_is_added_in_the_documented_order(k):
 
 @fork
 def test_threads_and_children_may_use_tiles():
-    rows, x = blocks("Q8_0", 32, 256), floats(5, 20, 256)
+    rows, x = blocks("Q8_0", 32, 1024), floats(5, 20, 1024)
     expected = gemm("amx", "Q8_0", rows, x, 32)
 
     def multiply():

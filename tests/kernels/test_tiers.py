@@ -145,7 +145,7 @@ def weights(type, rows, k):
 def test_sums_of_extreme_codes_do_not_overflow(tier, type):
     """Every byte repeated, extreme bytes mixed; activations of 127 and -127, with the signs of the largest sums."""
     values, size = next((v, b) for _, n, v, b in _table.formats() if n == type)
-    k, n_out, rng = 512 if tier == "amx" else max(values, 64), 256 + 144, np.random.default_rng(12)
+    k, n_out, rng = 1024 if tier == "amx" else max(values, 64), 256 + 144, np.random.default_rng(12)
     fill = np.repeat(np.arange(256, dtype=np.uint8)[:, None], k // values * size, 1)
     mixed = rng.choice(np.array([0, 0x0F, 0x77, 0x7F, 0x80, 0x88, 0xF0, 0xFF], np.uint8), (144, k // values * size))
     rows = blocks(type, n_out, k, fill=np.concatenate([fill, mixed]))

@@ -107,7 +107,7 @@ static void compare_alone(const ox_kernels *t, const product *p, const float *to
 static void check_product(const ox_kernels *scalar, const ox_kernels *t, const ox_format_info *f, int64_t n_rows, int64_t k,
                           int64_t n, int gather, int rounds)
 {
-    static float x[80 * 512], base[80 * (90 + STRIDE_GAP)];
+    static float x[80 * 1024], base[80 * (90 + STRIDE_GAP)];
     int32_t x_rows[80], y_rows[80];
     matrix m = random_matrix(scalar, f, n_rows, k);
     fill_floats(x, n * k, 1);
@@ -142,7 +142,7 @@ static void check_format(const ox_kernels *scalar, const ox_kernels *t, const ox
     static const int tokens[] = {17, 34, 61, 80};
     for (int n = 0; n < COUNT(tokens); n++)
         for (int gather = 0; gather < 2; gather++)
-            check_product(scalar, t, f, 33, f->values == 1 ? 95 : 512, tokens[n], gather, rounds);
+            check_product(scalar, t, f, 33, f->values == 1 ? 95 : 1024, tokens[n], gather, rounds);
 }
 
 void check_products(const ox_kernels *scalar, const ox_kernels *t)
