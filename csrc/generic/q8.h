@@ -6,7 +6,7 @@
  * GROUP of them, whose sums wait in memory meanwhile. Both ways add the same numbers in the same order.
  * Included by each SIMD tier after its vocab.h. */
 #include "../ox_blocks.h"
-#include "../ox_kernels.h"
+#include "../ox_dispatch.h"
 #include "inline.h"
 
 #define LOAD_F32(p) vf_set1(*(const float *)(p))
@@ -157,9 +157,11 @@ typedef struct { unpack_fn *unpack; int64_t bytes; int chunks; q8_form form; } q
 
 /* Asks for what lies AHEAD bytes behind chunk i of a block, since hardware prefetching falls behind where a tile takes
  * long over a chunk: eight tokens of Q4_0 ran at 400 GOPS instead of 640 on two Zen 4 cores. To the second level, since
- * the first one holds the activations: eight tokens of Q8_0 run at 570 GOPS instead of 430. Few tokens go without: each
- * request holds one of a core's few miss buffers, which capped one token at 40 GB/s where plain reading reached 68. */
+ * the first one holds the activations: eight tokens of Q8_0 run at 570 GOPS instead of 430. On Zen, fewer than FETCH_FROM
+ * go without: each request holds one of a core's few miss buffers, which capped one token at 40 GB/s where plain reading
+ * reached 68. Where ox_fetch_always is set, one token asks, too. */
 #define AHEAD 8192
+#define FETCH_FROM 4
 INLINE void fetch(const q8_format f, const uint8_t *block, int i)
 {
     const int64_t part = f.bytes / f.chunks;
@@ -174,10 +176,11 @@ INLINE void strip_q8(const q8_format f, const uint8_t *panel, int half, const q8
     vf sum[TILE];
     UNROLL for (int t = 0; t < T; t++)
         sum[t] = acc[t];
+    const int ahead = half == 0 && (T >= FETCH_FROM || ox_fetch_always);
     for (const uint8_t *block = panel + i / f.chunks * f.bytes; i < to; i += f.chunks, block += f.bytes)
         for (int j = 0; j < f.chunks; j++) {
             chunk c;
-            if (half == 0 && T >= 4)
+            if (ahead)
                 fetch(f, block, j);
             f.unpack(block, j, half, &c);
             add_chunk(f.form, &c, x, i + j, T, sum);
