@@ -223,11 +223,17 @@ INLINE float weigh(const attn *s, int row, int chunk, uint8_t *high, uint8_t *lo
     }
     max.u = vi_reduce_max_u(largest);
     vf inverse = vf_set1(max.u < 0x06000000 || max.u >= 0x7f800000 ? 0 : 16383 / max.f);
+    vi code[64 / VL];
+    UNROLL for (int i = 0; i < 64 / VL; i++)
+        code[i] = vi_from_float(vf_mul(x[i], inverse));
+#ifdef HAVE_STORE_SEVENS
+    vi_store_sevens(high, low, code);
+#else
     UNROLL for (int i = 0; i < 64 / VL; i++) {
-        vi code = vi_from_float(vf_mul(x[i], inverse));
-        vi_store_i8((int8_t *)high + i * VL, vi_shr(code, 7));
-        vi_store_i8((int8_t *)low + i * VL, vi_and(code, vi_set1(127)));
+        vi_store_i8((int8_t *)high + i * VL, vi_shr(code[i], 7));
+        vi_store_i8((int8_t *)low + i * VL, vi_and(code[i], vi_set1(127)));
     }
+#endif
     return max.u >= 0x7f800000 ? NAN : max.f * (1.0f / 16383);
 }
 
