@@ -157,9 +157,9 @@ typedef struct { unpack_fn *unpack; int64_t bytes; int chunks; q8_form form; } q
 
 /* Asks for what lies AHEAD bytes behind chunk i of a block, since hardware prefetching falls behind where a tile takes
  * long over a chunk: eight tokens of Q4_0 ran at 400 GOPS instead of 640 on two Zen 4 cores. To the second level, since
- * the first one holds the activations: eight tokens of Q8_0 run at 570 GOPS instead of 430. On Zen, fewer than FETCH_FROM
- * go without: each request holds one of a core's few miss buffers, which capped one token at 40 GB/s where plain reading
- * reached 68. Where ox_fetch_always is set, one token asks, too. */
+ * the first one holds the activations: eight tokens of Q8_0 run at 570 GOPS instead of 430. On Zen, fewer tokens than
+ * FETCH_FROM go without: each request holds one of a core's few miss buffers, which capped one token at 40 GB/s where
+ * plain reading reached 68. Where ox_fetch_always is set, they ask, too, for weights that come from memory. */
 #define AHEAD 8192
 #define FETCH_FROM 4
 INLINE void fetch(const q8_format f, const uint8_t *block, int i)
@@ -171,16 +171,15 @@ INLINE void fetch(const q8_format f, const uint8_t *block, int i)
 
 /* Chunks i to `to` - 1 of one half (or whole) of a panel, each from registers. */
 INLINE void strip_q8(const q8_format f, const uint8_t *panel, int half, const q8_tile *x, int64_t i, int64_t to,
-                     const int T, vf *acc)
+                     int ahead, const int T, vf *acc)
 {
     vf sum[TILE];
     UNROLL for (int t = 0; t < T; t++)
         sum[t] = acc[t];
-    const int ahead = half == 0 && (T >= FETCH_FROM || ox_fetch_always);
     for (const uint8_t *block = panel + i / f.chunks * f.bytes; i < to; i += f.chunks, block += f.bytes)
         for (int j = 0; j < f.chunks; j++) {
             chunk c;
-            if (ahead)
+            if (half == 0 && (T >= FETCH_FROM || ahead))
                 fetch(f, block, j);
             f.unpack(block, j, half, &c);
             add_chunk(f.form, &c, x, i + j, T, sum);
@@ -200,6 +199,7 @@ INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_
         x.x[t] = x_of(a, t0 + t);
     const uint8_t *panel = (const uint8_t *)a->w + (size_t)(row / 16) * a->panel_bytes;
     const int64_t strip = NV > 1 ? STEP : x.nb;
+    const int ahead = a->ahead && ox_fetch_always;
     for (; row < a->n_rows; row += 16, panel += a->panel_bytes) {
         vf acc[NV][TILE];
         UNROLL for (int j = 0; j < NV * T; j++)
@@ -207,10 +207,10 @@ INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_
         for (int64_t i = 0; i < x.nb; i += strip)
             if (T <= 2)
                 UNROLL for (int half = 0; half < NV; half++)
-                    strip_q8(f, panel, half, &x, i, x.nb - i < strip ? x.nb : i + strip, T, acc[half]);
+                    strip_q8(f, panel, half, &x, i, x.nb - i < strip ? x.nb : i + strip, ahead, T, acc[half]);
             else
                 for (int half = 0; half < NV; half++)
-                    strip_q8(f, panel, half, &x, i, x.nb - i < strip ? x.nb : i + strip, T, acc[half]);
+                    strip_q8(f, panel, half, &x, i, x.nb - i < strip ? x.nb : i + strip, ahead, T, acc[half]);
         store_panel(a, t0, T, row, TILE, acc[0]);
     }
 }

@@ -6,23 +6,23 @@ load from another host end it with status 1.
 
 import argparse
 import importlib.util
+import json
 import logging
 import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tests.site.links import faults
 from tests.site.pages import ROOT, navigation, stage
-from tests.site.perf import INDEX, PAGE, speed_page
+from tests.site.perf import HISTORY, INDEX, PAGE, history_of, speed_page
 
 __all__ = ["build"]
 
-PERF = ROOT / "asv_benchmarks/.asv/html"
 
-
-def build(folder: Path, perf: Path | None = None) -> list[str]:
-    """Builds the site into a folder, and returns what is wrong with it. perf: what `asv publish` wrote."""
+def build(folder: Path, history: dict[str, Any] | None = None) -> list[str]:
+    """Builds the site into a folder, and returns what is wrong with it. history: what asv recorded of commits."""
     # The theme warns of MkDocs 2, which knows no plugins; the extra "docs" asks for an older one.
     os.environ.setdefault("DISABLE_MKDOCS_2_WARNING", "true")
     from mkdocs.commands.build import build as build_site
@@ -30,16 +30,16 @@ def build(folder: Path, perf: Path | None = None) -> list[str]:
 
     with tempfile.TemporaryDirectory() as name:
         pages = stage(Path(name))
-        if perf is not None:
+        if history is not None:
             page = Path(name) / PAGE
             page.parent.mkdir()
-            page.write_text(speed_page(perf))
+            page.write_text(speed_page(history))
         settings = Path(__file__).with_name("mkdocs.yml")
         config = load_config(
             str(settings),
             docs_dir=name,
             site_dir=str(folder),
-            nav=navigation(pages, perf is not None),
+            nav=navigation(pages, history is not None),
             strict=True,
         )
         config.plugins.on_startup(command="build", dirty=False)
@@ -53,16 +53,19 @@ def build(folder: Path, perf: Path | None = None) -> list[str]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.site", description="builds the documentation")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build/site")
-    parser.add_argument("--perf", type=Path, help=f"folder that `asv publish` wrote (default: {PERF}, if it is there)")
+    parser.add_argument("--perf", type=Path, help="folder that `asv publish` wrote (default: what was kept of one)")
     a = parser.parse_args(arguments)
-    perf = a.perf or PERF
-    published = (perf / INDEX).is_file()
-    if a.perf and not published:
+    history = None
+    if a.perf and not (a.perf / INDEX).is_file():
         parser.error(f"{a.perf} has no {INDEX}, and so nothing that `asv publish` wrote")
+    if a.perf:
+        history = history_of(a.perf)
+    elif HISTORY.is_file():
+        history = json.loads(HISTORY.read_text())
     if importlib.util.find_spec("mkdocs") is None:
         sys.exit("mkdocs is not installed: pip install -e '.[docs]'")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    if found := build(a.folder.resolve(), perf if published else None):
+    if found := build(a.folder.resolve(), history):
         sys.exit("\n".join(found))
     print(f"{a.folder / 'index.html'}")
 

@@ -1,7 +1,5 @@
 """Links of a site: what leads nowhere, and what comes from another host, is found; and the site has neither."""
 
-import json
-
 import pytest
 
 from tests.site.links import faults
@@ -48,15 +46,9 @@ def test_the_site_is_built_strictly(tmp_path, monkeypatch):
     from tests.site import __main__ as command
     from tests.site.pages import stage
 
-    index = {
-        "hash_length": 4,
-        "revision_to_hash": {"3": "aaaa0000"},
-        "benchmarks": {"a.time_b": {"unit": "seconds"}},
-    }
-    (tmp_path / "perf/graphs/summary").mkdir(parents=True)
-    (tmp_path / "perf/index.json").write_text(json.dumps(index))
-    (tmp_path / "perf/graphs/summary/a.time_b.json").write_text("[[3, 0.5]]")
-    assert command.build(tmp_path / "site", tmp_path / "perf") == []
+    benchmarks = {"a.time_b": {"unit": "seconds", "points": [[3, 0.5]]}}
+    history = {"machine": "here", "commits": {"3": "aaaa"}, "benchmarks": benchmarks}
+    assert command.build(tmp_path / "site", history) == []
     assert "a.time_b" in (tmp_path / "site/perf/index.html").read_text()
     assert 'href="perf/index.html"' in (tmp_path / "site/index.html").read_text()
     assert (tmp_path / "site/reference/engine.html").read_text().count("oxillama.Engine.generate") > 1

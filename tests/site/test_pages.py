@@ -11,7 +11,7 @@ from tests.site import pages as site
 from tests.site.charts import KINDS, bars, measured, pictures
 from tests.site.curves import curve, growth, picture, ticks
 from tests.site.pages import GUIDES, ROOT, example_pages, for_site, manual, navigation, pages_of_site, stage
-from tests.site.perf import speed_page
+from tests.site.perf import history_of, speed_page
 
 
 def entries(nav):
@@ -52,14 +52,18 @@ def test_the_page_of_commits_has_what_asv_published(tmp_path):
         "hash_length": 4,
         "revision_to_hash": {"3": "aaaa0000", "7": "bbbb0000"},
         "benchmarks": {name: {"unit": unit} for name, unit in names.items()},
+        "machines": {"here": {"cpu": "a CPU", "num_cpu": "2"}},
     }
     (tmp_path / "index.json").write_text(json.dumps(index))
     (tmp_path / "graphs/summary").mkdir(parents=True)
     with pytest.raises(ValueError, match="no benchmark"):
-        speed_page(tmp_path)
+        history_of(tmp_path)
     for name, values in (("a.time_b", [[3, 0.5], [7, 0.25]]), ("a.track_c", [[3, None], [7, 40.0]])):
         (tmp_path / f"graphs/summary/{name}.json").write_text(json.dumps(values))
-    page = speed_page(tmp_path)
+    history = history_of(tmp_path)
+    assert json.loads(json.dumps(history)) == history
+    page = speed_page(history)
+    assert "(2 x a CPU)" in page
     assert "| `a.time_b` | seconds | 0.5 | 0.25 | 0.50× | aaaa to bbbb |" in page
     assert "| `a.track_c` | tokens/s | 40 | 40 | 1.00× | bbbb to bbbb |" in page
     assert page.count("<svg ") == 2
@@ -69,7 +73,8 @@ def test_the_page_of_commits_has_what_asv_published(tmp_path):
 def test_a_folder_of_speed_that_is_named_is_there(tmp_path, monkeypatch, capsys):
     pytest.importorskip("mkdocs")
     built = []
-    monkeypatch.setattr(command, "build", lambda folder, perf: built.append(perf))
+    monkeypatch.setattr(command, "build", lambda folder, history: built.append(history))
+    monkeypatch.setattr(command, "history_of", lambda folder: folder)
     for named in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(SystemExit) as ended:
             command.main([str(tmp_path / "site"), "--perf", str(named)])
@@ -77,9 +82,11 @@ def test_a_folder_of_speed_that_is_named_is_there(tmp_path, monkeypatch, capsys)
         assert f"{named} has no index.json" in capsys.readouterr().err
     (tmp_path / "index.json").write_text("{}")
     command.main([str(tmp_path / "site"), "--perf", str(tmp_path)])
-    monkeypatch.setattr(command, "PERF", tmp_path / "nowhere")
-    command.main([str(tmp_path / "site")])  # what isn't named may be missing
-    assert built == [tmp_path, None]
+    (tmp_path / "history.json").write_text('{"kept": 1}')
+    for kept in ("history.json", "nowhere"):  # what isn't named may be missing
+        monkeypatch.setattr(command, "HISTORY", tmp_path / kept)
+        command.main([str(tmp_path / "site")])
+    assert built == [tmp_path, {"kept": 1}, None]
 
 
 def test_the_reference_of_the_server_is_that_of_its_tables(pages):
