@@ -90,9 +90,10 @@ static int made_by(unsigned ebx)
 /* Intel's cores for servers: what the hardware asks for by itself reaches 20 lines ahead, and never into the next page,
  * too little for their memory's latency. From memory, one token runs at 1.2 (Q8_0), 1.4 to 1.6 (Q4_0), 1.6 (Q5_K, Q6_K)
  * and 1.7 times (Q4_K, IQ4_XS) the speed on one core of Emerald Rapids, with AVX2 and AVX-VNNI at 1.4 to 1.7; from the
- * third-level cache at 1.0 to 1.15, from the second at 0.97 (Q8_0 0.85), so that small matrices go without. On Zen 4 a
- * token takes 1.1 to 1.4 times as long. Intel's cores without AVX-512 were not measured. */
-int ox_fetch_always_pays(void) { return made_by(signature_INTEL_ebx) && machine_runs(OX_TIER_AVX512); }
+ * third-level cache at 1.0 to 1.15, from the second at 0.97 (Q8_0 0.85), so that small models go without. On Zen 4 a
+ * token takes 1.1 to 1.4 times as long. Cores before Sapphire Rapids, whose hardware asks by the same rules, and more than
+ * two at a time were not measured, nor those without AVX-512, which go without. */
+int ox_fetch_for_few_pays(void) { return made_by(signature_INTEL_ebx) && machine_runs(OX_TIER_AVX512); }
 
 /* AMD's family 1Ah, Zen 5, multiplies and adds two vectors of 512 bits in a cycle and loads as many, so that loads take
  * longer than the products of one panel; so do Intel's cores for servers since Sapphire Rapids, which AMX tells: 64
@@ -144,7 +145,7 @@ static int machine_runs(ox_tier tier) { return tier == OX_TIER_SCALAR; }
 #endif
 
 #if !defined(__x86_64__)
-int ox_fetch_always_pays(void) { return 0; }
+int ox_fetch_for_few_pays(void) { return 0; }
 #endif
 
 /* Tiers of other machines are not compiled, and have no name. */

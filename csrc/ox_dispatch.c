@@ -49,7 +49,7 @@ const char *ox_compiler(void) { return "gcc " __VERSION__; }
 #endif
 
 static ox_kernels tables[OX_N_TIERS];
-int ox_two_panels, ox_fetch_always;
+int ox_two_panels, ox_fetch_for_few;
 
 /* Called with Python's import lock held, so that no second thread can see a half-built table. */
 const ox_kernels *ox_table(ox_tier tier)
@@ -61,7 +61,7 @@ const ox_kernels *ox_table(ox_tier tier)
     if (tier == OX_TIER_AMX && !ox_ask_for_tiles())
         return NULL;
 #endif
-    ox_fetch_always = ox_fetch_always_pays();
+    ox_fetch_for_few = ox_fetch_for_few_pays();
     ox_scalar_init(t);
     switch (tier) {
 #ifdef OX_HAVE_AVX512

@@ -38,8 +38,8 @@ int ox_has_avx512_bf16(void);
  * others, the same bits on all. Set with the tier's table; only the driver of the tests changes it later. */
 extern int ox_two_panels;
 int ox_two_panels_pay(void);
-/* Whether products of few tokens, too, ask ahead for weights: faster on some CPUs, slower on others. Set with a table. */
-extern int ox_fetch_always;
-int ox_fetch_always_pays(void);
+/* Whether products of few tokens, too, ask ahead for weights in memory: likewise. */
+extern int ox_fetch_for_few;
+int ox_fetch_for_few_pays(void);
 
 #endif

@@ -67,7 +67,7 @@ typedef struct ox_gemm_args {
     const int32_t *y_rows;    /* row of y for token t, or NULL: t */
     int64_t n_tokens;
     int32_t accumulate;       /* add to y instead of setting it */
-    int32_t ahead;            /* weights come from memory, not from a near cache: worth to be asked for ahead of time */
+    int32_t from_memory;      /* where the weights come from, not from a core's own caches: worth asking for in time */
 } ox_gemm_args;
 
 /* How keys and values are stored. Blocks hold, per key/value head, panels of 16 tokens. Floats: keys [dim][16], values

@@ -12,9 +12,10 @@ def model_path() -> str | None:
     return os.environ.get("OXILLAMA_BENCH_MODEL") or None
 
 
-def load_engine(*, repack: bool = True, packed: bool = False) -> oxillama.Engine:
+def load_engine(*, repack: bool = True, packed: bool = False, prefix_cache: bool = True) -> oxillama.Engine:
     threads = os.environ.get("OXILLAMA_BENCH_THREADS")
-    return oxillama.load(model_path(), num_threads=int(threads) if threads else None, repack=repack, packed=packed)
+    num_threads = int(threads) if threads else None
+    return oxillama.load(model_path(), num_threads=num_threads, repack=repack, packed=packed, prefix_cache=prefix_cache)
 
 
 def tokens(engine: oxillama.Engine, n: int) -> list[int]:

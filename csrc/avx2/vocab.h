@@ -214,3 +214,11 @@ V void vi_store_i8(int8_t *p, vi x)
     __m128i s = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(s, s));
 }
+/* Of 64 numbers of 14 bits, in their order, the high seven bits and the low ones. */
+V void vi_store_halves(uint8_t *high, uint8_t *low, const vi *x)
+{
+    _Pragma("GCC unroll 16") for (int i = 0; i < 64 / VL; i++) {
+        vi_store_i8((int8_t *)high + i * VL, vi_shr(x[i], 7));
+        vi_store_i8((int8_t *)low + i * VL, vi_and(x[i], vi_set1(127)));
+    }
+}

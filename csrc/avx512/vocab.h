@@ -136,9 +136,9 @@ V vb vb_sub(vb a, vb b) { return _mm512_sub_epi8(a, b); }
 V vb vb_shr(vb a, int n) { return _mm512_srli_epi16(a, (unsigned)n); }
 V vb vb_shl(vb a, int n) { return _mm512_slli_epi16(a, (unsigned)n); }
 
-/* 64 numbers of 14 bits, in their order: the high seven bits of each, and the low ones. */
-#define HAVE_STORE_SEVENS
-V void vi_store_sevens(uint8_t *high, uint8_t *low, const vi *x)
+/* Of 64 numbers of 14 bits, in their order, the high seven bits and the low ones. With a shift, a mask and two stores of
+ * bytes for each vector, attention over coded values took 1.05 times as long (Emerald Rapids). */
+V void vi_store_halves(uint8_t *high, uint8_t *low, const vi *x)
 {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m512i a = _mm512_packus_epi32(x[0], x[1]), b = _mm512_packus_epi32(x[2], x[3]), m = _mm512_set1_epi16(127);
@@ -147,6 +147,7 @@ V void vi_store_sevens(uint8_t *high, uint8_t *low, const vi *x)
     _mm512_storeu_si512(high, _mm512_permutexvar_epi32(order, h));
     _mm512_storeu_si512(low, _mm512_permutexvar_epi32(order, l));
 }
+
 V vi vi_magnitude(vf x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
 V vi vi_max_u(vi a, vi b) { return _mm512_max_epu32(a, b); }
 V uint32_t vi_reduce_max_u(vi x) { return _mm512_reduce_max_epu32(x); }

@@ -226,14 +226,7 @@ INLINE float weigh(const attn *s, int row, int chunk, uint8_t *high, uint8_t *lo
     vi code[64 / VL];
     UNROLL for (int i = 0; i < 64 / VL; i++)
         code[i] = vi_from_float(vf_mul(x[i], inverse));
-#ifdef HAVE_STORE_SEVENS
-    vi_store_sevens(high, low, code);
-#else
-    UNROLL for (int i = 0; i < 64 / VL; i++) {
-        vi_store_i8((int8_t *)high + i * VL, vi_shr(code[i], 7));
-        vi_store_i8((int8_t *)low + i * VL, vi_and(code[i], vi_set1(127)));
-    }
-#endif
+    vi_store_halves(high, low, code);
     return max.u >= 0x7f800000 ? NAN : max.f * (1.0f / 16383);
 }
 

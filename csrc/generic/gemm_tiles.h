@@ -30,6 +30,7 @@ static __attribute__((unused)) void tiles_q8(const ox_gemm_args *a, int64_t from
     for (int64_t n; rest.n_tokens >= from; advance(&rest, n)) {
         n = rest.n_tokens < GROUP ? rest.n_tokens : GROUP;
         group(&rest, n);
+        rest.from_memory = 0; /* any more */
     }
     if (rest.n_tokens)
         few_tokens(&rest);

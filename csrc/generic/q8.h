@@ -157,9 +157,9 @@ typedef struct { unpack_fn *unpack; int64_t bytes; int chunks; q8_form form; } q
 
 /* Asks for what lies AHEAD bytes behind chunk i of a block, since hardware prefetching falls behind where a tile takes
  * long over a chunk: eight tokens of Q4_0 ran at 400 GOPS instead of 640 on two Zen 4 cores. To the second level, since
- * the first one holds the activations: eight tokens of Q8_0 run at 570 GOPS instead of 430. On Zen, fewer tokens than
- * FETCH_FROM go without: each request holds one of a core's few miss buffers, which capped one token at 40 GB/s where
- * plain reading reached 68. Where ox_fetch_always is set, they ask, too, for weights that come from memory. */
+ * the first one holds the activations: eight tokens of Q8_0 run at 570 GOPS instead of 430. Fewer tokens than
+ * FETCH_FROM ask only for weights from memory, and where ox_fetch_for_few is set: each request holds one of a core's few
+ * miss buffers, which capped one token at 40 GB/s on Zen 4, where plain reading reached 68. */
 #define AHEAD 8192
 #define FETCH_FROM 4
 INLINE void fetch(const q8_format f, const uint8_t *block, int i)
@@ -199,7 +199,7 @@ INLINE void tile_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_
         x.x[t] = x_of(a, t0 + t);
     const uint8_t *panel = (const uint8_t *)a->w + (size_t)(row / 16) * a->panel_bytes;
     const int64_t strip = NV > 1 ? STEP : x.nb;
-    const int ahead = a->ahead && ox_fetch_always;
+    const int ahead = t0 == 0 && a->from_memory && ox_fetch_for_few; /* for the first tile; the others find them near */
     for (; row < a->n_rows; row += 16, panel += a->panel_bytes) {
         vf acc[NV][TILE];
         UNROLL for (int j = 0; j < NV * T; j++)

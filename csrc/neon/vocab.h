@@ -180,6 +180,14 @@ V void vi_store_i8(int8_t *p, vi x)
     uint32_t u = vget_lane_u32(vreinterpret_u32_s8(vmovn_s16(vcombine_s16(s, s))), 0);
     memcpy(p, &u, 4);
 }
+/* Of 64 numbers of 14 bits, in their order, the high seven bits and the low ones. */
+V void vi_store_halves(uint8_t *high, uint8_t *low, const vi *x)
+{
+    _Pragma("GCC unroll 16") for (int i = 0; i < 64 / VL; i++) {
+        vi_store_i8((int8_t *)high + i * VL, vi_shr(x[i], 7));
+        vi_store_i8((int8_t *)low + i * VL, vi_and(x[i], vi_set1(127)));
+    }
+}
 #undef U32
 #undef S32
 #undef U16

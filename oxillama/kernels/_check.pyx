@@ -64,7 +64,7 @@ cdef class Tier:
         cdef ox_gemm_args a
         a.w, a.panel_bytes, a.k, a.n_rows, a.x, a.x_bytes = &panels[0], panel_bytes, k, n_rows, &x[0], x_bytes
         a.y, a.y_stride, a.n_tokens, a.accumulate = <float *>&y[0], <size_t>n_rows, n_tokens, accumulate
-        a.ahead = True
+        a.from_memory = True
         a.x_rows = &x_rows[0] if x_rows is not None else NULL
         a.y_rows = &y_rows[0] if y_rows is not None else NULL
         if type == "bf16 rows":

@@ -31,7 +31,7 @@ cdef extern from "ox_kernels.h" nogil:
         size_t y_stride
         const int32_t *y_rows
         int64_t n_tokens
-        int32_t accumulate, ahead
+        int32_t accumulate, from_memory
 
     ctypedef enum ox_kv_type:
         OX_KV_F32, OX_KV_F16, OX_KV_Q8_0, OX_KV_Q4_0, OX_N_KV_TYPES

@@ -24,7 +24,7 @@ cdef struct job:
     const int32_t *y_rows
     int64_t n_tokens
     int accumulate
-    bint ahead                      # from memory: as in ox_gemm_args
+    bint from_memory
     void *pager                     # the matrix's, or NULL
     int64_t first_page, page_panels
     bint in_panels                  # pages are panels, not rows as files store them

@@ -33,7 +33,6 @@ cdef enum:
     FLOAT_TOGETHER = 4          # float panels at least: their kernels multiply so many at once
     FEW = 4                     # tokens at most for which stored rows go without packing, where a kernel can
     STRIP = 256                 # columns that are packed at a time: whole blocks of every format
-    AHEAD_BYTES = 512 * 1024    # of a matrix that no core keeps in a near cache until the next token
     READ_BYTES = 128 * 1024     # read at once by the multiplying thread: calls cost nothing then, and bytes stay in L2
 
 
@@ -45,7 +44,7 @@ cdef int prepare(job *j, Matrix w, int64_t expert, int64_t n_tokens, int nt) exc
     j.panel_bytes, j.row_bytes, j.kernel, j.gemm = w.panel_bytes, w.row_bytes, w.kernel, w.gemm
     j.gemm_rows = K.gemm_bf16_rows if w.rounds else K.gemm_rows[w.kernel]
     j.n_in, j.n_out, j.n_panels, j.n_tokens = w.n_in, w.n_out, w.n_panels, n_tokens
-    j.integer, j.ahead = w.integer, w.n_experts * w.n_panels * <int64_t>w.panel_bytes >= AHEAD_BYTES
+    j.integer, j.from_memory = w.integer, w.from_memory
     j.in_panels = w.pager is not None and w.pages_in_panels
     _choose_group(j, nt)
     j.y_stride = w.n_out
@@ -107,12 +106,13 @@ cdef int64_t _multiply(const job *j, int64_t first, int64_t last, uint8_t *scrat
     cdef ox_gemm_args a
     a.panel_bytes, a.k, a.x, a.x_bytes = j.panel_bytes, j.n_in, j.x, j.x_bytes
     a.x_rows, a.y_rows, a.n_tokens, a.accumulate = j.x_rows, j.y_rows, j.n_tokens, j.accumulate
-    a.ahead = j.ahead
+    a.from_memory = False           # what is packed, or read, on the way is in a cache
     a.y_stride = <size_t>j.y_stride
     if j.packed != NULL:
         a.w = j.packed + <size_t>first * j.panel_bytes
         a.y = j.y + first * OX_PANEL
         a.n_rows = min(j.n_out, last * OX_PANEL) - first * OX_PANEL
+        a.from_memory = j.from_memory
         j.gemm(&a)
         return last
     a.w = scratch
@@ -125,6 +125,7 @@ cdef int64_t _multiply(const job *j, int64_t first, int64_t last, uint8_t *scrat
         if j.in_panels:
             a.w, a.y = rows, j.y + first * OX_PANEL
             a.n_rows = min(j.n_out - first * OX_PANEL, n * OX_PANEL)
+            a.from_memory = j.from_memory and j.file < 0
             j.gemm(&a)
         else:
             _multiply_raw(j, first, first + n, rows, &a, scratch)

@@ -25,6 +25,7 @@ class Matrix:
     panels: NDArray[np.uint8] | None
     pager: object | None
     row_bytes: int
+    from_memory: bool
     def __init__(
         self,
         data: NDArray[np.uint8],

@@ -21,6 +21,7 @@ from oxillama.models.linear import Linear
 from oxillama.models.table import Table
 
 PIECE = 64 << 20
+CACHED_BYTES = 4 << 20  # of a file's tensors at most that cores keep in caches of their own from token to token
 
 
 class Arena:
@@ -76,6 +77,7 @@ class Weights:
     def __init__(self, file: GGUFFile) -> None:
         self._file = file
         self._unused = set(file.tensors)
+        self._n_bytes = sum(t.nbytes for t in file.tensors.values())
         self._stored: list[Stored] = []
         self._held_values = 0
         self._bare: list[Matrix] = []
@@ -145,13 +147,17 @@ class Weights:
         """A tensor, or its bytes from ``first`` to ``end``."""
         data = info.data if end < 0 else info.data[first:end]
         made = Matrix(data, info.type, shape, bias=bias, name=name, repack=False)
-        self._stored.append(Stored(made, info.source, info.offset + first))
+        self._keep(made, info.source, info.offset + first)
         return made
+
+    def _keep(self, made: Matrix, source: FileSource | None, offset: int) -> None:
+        made.from_memory = self._n_bytes > CACHED_BYTES
+        self._stored.append(Stored(made, source, offset))
 
     def rearranged(self, name: str, data: bytes, type: str, *shape: int) -> Matrix:
         """A matrix made of the tensor ``name``, whose bytes are not as the file has them."""
         made = Matrix(np.frombuffer(data, np.uint8), type, shape, name=name, repack=False)
-        self._stored.append(Stored(made, None, -1))
+        self._keep(made, None, -1)
         self._bare.append(made)
         return made
 

@@ -1,12 +1,13 @@
 """Builds the site: python -m tests.site [FOLDER] [--perf FOLDER]
 
+The page of speed by commit is drawn from asv_benchmarks/history.json, or from a folder that `asv publish` wrote.
+
 Needs the extra "docs", and no network. A warning of the build, a link that leads nowhere and anything that a page would
 load from another host end it with status 1.
 """
 
 import argparse
 import importlib.util
-import json
 import logging
 import os
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 from tests.site.links import faults
 from tests.site.pages import ROOT, navigation, stage
-from tests.site.perf import HISTORY, INDEX, PAGE, history_of, speed_page
+from tests.site.perf import PAGE, history_of, kept_history, speed_page
 
 __all__ = ["build"]
 
@@ -53,15 +54,12 @@ def build(folder: Path, history: dict[str, Any] | None = None) -> list[str]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.site", description="builds the documentation")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build/site")
-    parser.add_argument("--perf", type=Path, help="folder that `asv publish` wrote (default: what was kept of one)")
+    parser.add_argument("--perf", type=Path, help="draw speed by commit from what `asv publish` wrote here")
     a = parser.parse_args(arguments)
-    history = None
-    if a.perf and not (a.perf / INDEX).is_file():
-        parser.error(f"{a.perf} has no {INDEX}, and so nothing that `asv publish` wrote")
-    if a.perf:
-        history = history_of(a.perf)
-    elif HISTORY.is_file():
-        history = json.loads(HISTORY.read_text())
+    try:
+        history = history_of(a.perf) if a.perf else kept_history()
+    except ValueError as error:
+        parser.error(str(error))
     if importlib.util.find_spec("mkdocs") is None:
         sys.exit("mkdocs is not installed: pip install -e '.[docs]'")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")

@@ -47,7 +47,7 @@ def test_the_site_is_built_strictly(tmp_path, monkeypatch):
     from tests.site.pages import stage
 
     benchmarks = {"a.time_b": {"unit": "seconds", "points": [[3, 0.5]]}}
-    history = {"machine": "here", "commits": {"3": "aaaa"}, "benchmarks": benchmarks}
+    history = {"machine": "here", "hash_length": 4, "commits": {"3": "aaaa"}, "benchmarks": benchmarks}
     assert command.build(tmp_path / "site", history) == []
     assert "a.time_b" in (tmp_path / "site/perf/index.html").read_text()
     assert 'href="perf/index.html"' in (tmp_path / "site/index.html").read_text()

@@ -8,10 +8,11 @@ import pytest
 
 from tests.site import __main__ as command
 from tests.site import pages as site
+from tests.site import perf
 from tests.site.charts import KINDS, bars, measured, pictures
 from tests.site.curves import curve, growth, picture, ticks
 from tests.site.pages import GUIDES, ROOT, example_pages, for_site, manual, navigation, pages_of_site, stage
-from tests.site.perf import history_of, speed_page
+from tests.site.perf import history_of, kept_history, speed_page
 
 
 def entries(nav):
@@ -46,47 +47,81 @@ def test_pages_of_asv_have_an_entry_where_they_are(pages):
     assert "perf/index.md" not in entries(navigation(pages))
 
 
-def test_the_page_of_commits_has_what_asv_published(tmp_path):
+COMMITS = {"3": "aaaa0000", "7": "bbbb0000"}
+
+
+def publish(folder, **changes):
+    """A folder as `asv publish` leaves it."""
     names = {"a.time_b": "seconds", "a.track_c": "tokens/s", "a.time_never": "seconds"}
     index = {
         "hash_length": 4,
-        "revision_to_hash": {"3": "aaaa0000", "7": "bbbb0000"},
+        "revision_to_hash": {**COMMITS, "9": "cccc0000"},
         "benchmarks": {name: {"unit": unit} for name, unit in names.items()},
-        "machines": {"here": {"cpu": "a CPU", "num_cpu": "2"}},
+        "machines": {"here": {"cpu": "a <CPU>", "num_cpu": "2"}},
+        **changes,
     }
-    (tmp_path / "index.json").write_text(json.dumps(index))
-    (tmp_path / "graphs/summary").mkdir(parents=True)
-    with pytest.raises(ValueError, match="no benchmark"):
-        history_of(tmp_path)
+    (folder / "index.json").write_text(json.dumps(index))
+    (folder / "graphs/summary").mkdir(parents=True, exist_ok=True)
     for name, values in (("a.time_b", [[3, 0.5], [7, 0.25]]), ("a.track_c", [[3, None], [7, 40.0]])):
-        (tmp_path / f"graphs/summary/{name}.json").write_text(json.dumps(values))
-    history = history_of(tmp_path)
-    assert json.loads(json.dumps(history)) == history
-    page = speed_page(history)
-    assert "(2 x a CPU)" in page
+        (folder / f"graphs/summary/{name}.json").write_text(json.dumps(values))
+
+
+def test_the_page_of_commits_has_what_asv_published(tmp_path):
+    publish(tmp_path)
+    page = speed_page(history_of(tmp_path))
     assert "| `a.time_b` | seconds | 0.5 | 0.25 | 0.50× | aaaa to bbbb |" in page
     assert "| `a.track_c` | tokens/s | 40 | 40 | 1.00× | bbbb to bbbb |" in page
+    assert "(2 CPUs, a &lt;CPU&gt;)" in page
     assert page.count("<svg ") == 2
     assert "a.time_never" not in page
+
+
+def test_what_asv_published_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(perf, "HISTORY", tmp_path / "history.json")
+    monkeypatch.setattr(perf, "COMMITS", tmp_path / "commits.txt")
+    publish(tmp_path)
+    perf.COMMITS.write_text("aaaa0000\nbbbb0000\n")
+    perf.main([str(tmp_path)])
+    assert kept_history(perf.HISTORY) == history_of(tmp_path)
+    assert kept_history(perf.HISTORY)["commits"] == COMMITS
+    assert len(perf.HISTORY.read_text().splitlines()) == 12
+    perf.COMMITS.write_text("aaaa0000\ncccc0000\n")
+    with pytest.raises(SystemExit):
+        perf.main([str(tmp_path)])
+    assert "nothing of cccc0000" in capsys.readouterr().err
+
+
+def test_the_record_of_the_tree_has_the_commits_that_it_lists():
+    history = kept_history()
+    assert set(perf.COMMITS.read_text().split()) <= set(history["commits"].values())
+    assert speed_page(history).count("<svg ") == len(history["benchmarks"])
 
 
 def test_a_folder_of_speed_that_is_named_is_there(tmp_path, monkeypatch, capsys):
     pytest.importorskip("mkdocs")
     built = []
     monkeypatch.setattr(command, "build", lambda folder, history: built.append(history))
-    monkeypatch.setattr(command, "history_of", lambda folder: folder)
-    for named in (tmp_path / "nowhere", tmp_path):
+
+    def refused(message, *arguments):
         with pytest.raises(SystemExit) as ended:
-            command.main([str(tmp_path / "site"), "--perf", str(named)])
+            command.main([str(tmp_path / "site"), *arguments])
         assert ended.value.code == 2
-        assert f"{named} has no index.json" in capsys.readouterr().err
+        assert message in capsys.readouterr().err
+
+    refused(f"{tmp_path / 'nowhere/index.json'} is not what `asv publish` writes", "--perf", str(tmp_path / "nowhere"))
     (tmp_path / "index.json").write_text("{}")
+    refused("it has no benchmarks, revision_to_hash", "--perf", str(tmp_path))
+    publish(tmp_path, machines={"here": {}, "there": {}})
+    refused("results of 2 machines", "--perf", str(tmp_path))
+    publish(tmp_path, benchmarks={})
+    refused("no benchmark that was measured", "--perf", str(tmp_path))
+    publish(tmp_path)
     command.main([str(tmp_path / "site"), "--perf", str(tmp_path)])
-    (tmp_path / "history.json").write_text('{"kept": 1}')
-    for kept in ("history.json", "nowhere"):  # what isn't named may be missing
-        monkeypatch.setattr(command, "HISTORY", tmp_path / kept)
-        command.main([str(tmp_path / "site")])
-    assert built == [tmp_path, {"kept": 1}, None]
+    monkeypatch.setattr(command, "kept_history", lambda: kept_history(tmp_path / "history.json"))
+    command.main([str(tmp_path / "site")])  # what isn't named may be missing
+    assert built == [history_of(tmp_path), None]
+    (tmp_path / "history.json").write_text("[]")
+    refused("is not what `python -m tests.site.perf` writes: it has no machine")
 
 
 def test_the_reference_of_the_server_is_that_of_its_tables(pages):

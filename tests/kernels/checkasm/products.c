@@ -37,7 +37,7 @@ static const float *multiply_by(const ox_kernels *t, const product *p, int store
         .panel_bytes = stored ? 16 * p->m->row_bytes : panel_bytes(p->m), .k = p->m->k, .n_rows = p->m->n_rows,
         .x = x, .x_bytes = x_bytes, .x_rows = p->x_rows,
         .y = y, .y_stride = (size_t)(p->m->n_rows + STRIDE_GAP), .y_rows = p->y_rows,
-        .n_tokens = p->n_tokens, .accumulate = p->accumulate, .ahead = 1,
+        .n_tokens = p->n_tokens, .accumulate = p->accumulate, .from_memory = 1,
     };
     if (stored && p->rounds)
         CALL(t, gemm_bf16_rows)(&a);
