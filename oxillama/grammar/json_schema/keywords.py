@@ -7,12 +7,12 @@ from typing import Protocol
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import Part
-from oxillama.grammar.json_schema.branch import Branch, Fork, Ways
+from oxillama.grammar.json_schema.branch import Branch, Fork
 from oxillama.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
 from oxillama.grammar.json_schema.disjoint import PAIRS, Disjoint
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.formats import FORMATS, REFUSED
-from oxillama.grammar.json_schema.literals import ARRAY, NUMBER, OBJECT, STRING, Literal, Schema, refusal, type_of
+from oxillama.grammar.json_schema.literals import ARRAY, NUMBER, OBJECT, STRING, Literal, Schema, Ways, refusal, type_of
 from oxillama.grammar.json_schema.numbers import spelled
 from oxillama.grammar.json_schema.strings import format_parts, pattern_parts
 from oxillama.grammar.json_schema.synthetic import absent, composite, made, present
