@@ -6,12 +6,13 @@ from oxillama.kernels.grammar_literal cimport Literal
 @cython.final
 cdef class PropertyFacts:
     cdef readonly Literal literal
-    cdef readonly frozenset required, names, banned
-    cdef readonly bint is_closed
-    cdef readonly Py_ssize_t size
+    cdef frozenset required, names, banned
+    cdef bint is_closed, is_examined
+    cdef Py_ssize_t size
     cdef frozenset known_spoken, known_values
     cdef dict known_tags
 
+    cdef int examine(self) except -1
     cdef frozenset its_spoken(self)
     cdef dict its_tags(self)
     cdef frozenset its_values(self)

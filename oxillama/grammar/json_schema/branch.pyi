@@ -6,11 +6,6 @@ from oxillama.grammar.json_schema.strings import Strings
 
 class PropertyFacts:
     literal: Literal
-    required: frozenset[str]
-    names: frozenset[str] | None
-    banned: frozenset[str]
-    is_closed: bool
-    size: int
     def __init__(self, literal: Literal) -> None: ...
 
 class Claim:

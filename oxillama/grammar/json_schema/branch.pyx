@@ -21,14 +21,19 @@ cdef int OBJECTS = OBJECT
 
 @cython.final
 cdef class PropertyFacts:
-    """What a schema says of the properties of objects. names: all allowed names, None for any. is_closed: it forbids
-    others. size: number of its properties."""
+    """What a schema says of the properties of objects, found when it is first asked for: with no alternatives nothing
+    asks. names: all allowed names, None for any. is_closed: it forbids others. size: number of its properties."""
 
     def __init__(self, Literal literal not None):
-        cdef dict schema = <dict> literal.schema
         self.literal = literal
         self.required = self.banned = NOTHING
-        self.is_closed = schema.get("additionalProperties") is False
+        self.is_closed = (<dict> literal.schema).get("additionalProperties") is False
+
+    cdef int examine(self) except -1:
+        cdef dict schema = <dict> self.literal.schema
+        if self.is_examined:
+            return 0
+        self.is_examined = True
         required = schema.get("required")
         if isinstance(required, list):
             self.required = frozenset([name for name in required if isinstance(name, str)])
@@ -108,6 +113,7 @@ cdef class KnownProperties:
                 self.known_tags = common_tags(before.known_tags, facts[n_before:])
         for i in range(n_before, len(facts)):
             one = facts[i]
+            one.examine()
             if one.required:
                 self.required = self.required | one.required
             if one.banned:

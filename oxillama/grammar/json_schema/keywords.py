@@ -34,6 +34,7 @@ OF_OBJECTS = frozenset((
 ENCODED = ("base64", "base32", "base16", "quoted-printable", "application/json")
 
 Demands = list[Literal]
+_ONLY_TEXTS = {str}
 
 
 class Expansion(Protocol):
@@ -70,6 +71,8 @@ def _values(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, 
     tableau.budget.spend(2 * len(values), "a list of values")
     mask, texts, others = 0, [], []
     numbers: dict[Fraction, str] = {}
+    if set(map(type, values)) == _ONLY_TEXTS:  # most lists, and those of thousands
+        mask, texts, values = STRING, values, []
     for i, value in enumerate(values):
         kind = type_of(value)
         mask |= kind

@@ -249,14 +249,15 @@ class _Builder:
         )
 
     def node(self, state: tuple[object, ...]) -> int:
-        if state not in self.known:
+        found = self.known.get(state)
+        if found is None:
             if len(self.known) >= self.max_states:
                 raise GrammarError(
                     f"it needs more than {self.max_states} states: use a smaller divisor, or shorter bounds"
                 )
-            self.known[state] = len(self.known)
+            found = self.known[state] = len(self.known)
             self.todo.append(state)
-        return self.known[state]
+        return found
 
     def side(self, start: int, side: Side, negative: bool) -> None:
         """All magnitudes of one sign. States: whole part, fraction; mantissa, its fraction, exponent."""
@@ -296,6 +297,8 @@ class _Builder:
         return _ZERO_OR_NOT if 0 in cmp or self.numbers.integer is not None else _ANY_DIGIT
 
     def remainders(self, rest: tuple[int, ...], digit: int) -> tuple[int, ...]:
+        if not rest:
+            return rest
         return tuple(self.remainder(i, (10 * r + digit) % self.moduli[i]) for i, r in enumerate(rest))
 
     def remainder(self, i: int, rest: int) -> int:
@@ -316,6 +319,8 @@ class _Builder:
 
     def divides(self, rest: tuple[int, ...], places: int, excess: bool) -> bool:
         """Whether all divisors that must divide do, and no others. excess: digits behind the last place matter."""
+        if not rest:
+            return True
         scale = 10 ** (self.places - places)
         return all(
             (not excess and r * scale % m == 0) == must for r, m, must in zip(rest, self.moduli, self.must, strict=True)

@@ -33,6 +33,7 @@ cdef enum:
 
 cdef str OF_OBJECT = "the schema of an object"
 cdef object NUMBER = itemgetter(0)
+cdef object ANY_NAME = Strings()
 
 
 @cython.final
@@ -173,12 +174,13 @@ cdef class Objects:
 
     cdef object texts, value, key_sets
     cdef Rules rules
-    cdef dict schemas, pairs, exprs
-    cdef int32_t comma
+    cdef dict schemas, pairs, exprs, keys
+    cdef int32_t comma, colon
 
     def __init__(self, texts):
         self.texts = texts
-        self.rules, self.comma = texts.rules, texts.comma
+        self.rules, self.keys = texts.rules, texts.keys
+        self.comma, self.colon = texts.comma, texts.colon
         self.schemas, self.pairs, self.exprs = {}, {}, {}
 
     def expr(self, literals, bint any_order, value, key_sets):
@@ -212,8 +214,19 @@ cdef class Objects:
             key = (name, *[(<Literal> demand).its_key() for demand in demands])
         found = self.pairs.get(key)
         if found is None:
-            expr = self.texts.key(name)
+            expr = self.key(name)
             found = self.pairs[key] = self.rules.two(SEQ, expr, self.value(demands))
+        return found
+
+    cdef object key(self, object name):
+        """The name of a property with the colon behind it: `JsonText.key`, of which the names that have one spelling
+        are made here."""
+        found = self.keys.get(name)
+        if found is None:
+            if type(name) is not str or not is_plain(name):
+                return self.texts.key(name)
+            expr = self.rules.literal(f'"{name}"'.encode())
+            found = self.keys[name] = self.rules.two(SEQ, expr, self.colon)
         return found
 
     cdef object made(self, literals, list schemas, bint any_order):
@@ -248,7 +261,7 @@ cdef class Objects:
             for lit in literals
             if "propertyNames" in (<Literal> lit).schema
         ]
-        sets = self.key_sets(of_names) if of_names else [Strings()]
+        sets = self.key_sets(of_names) if of_names else [ANY_NAME]
         in_order = [list(schema.properties) for schema in schemas]
         if self.texts.narrow:
             in_order = [[name for one in in_order for name in one]]
@@ -283,6 +296,8 @@ cdef class Objects:
         """Adds the properties that are not named."""
         cdef bint closed = self.is_closed(schemas, plan)
         cdef Pair pair
+        if closed and not plan.least and not has_patterns(schemas):
+            return 0
         for chosen in range(1 << len(plan.wanted)):
             found, values = narrowed(plan.wanted, chosen, sets)
             other = others(self.texts, schemas, named, found, values, self.value, closed)
@@ -325,7 +340,7 @@ cdef class Objects:
 
     cdef list ways(self, list wanted, object name, list demands):
         """A property with its name: once for each choice of the wanted properties that it is."""
-        key = self.texts.key(name)
+        key = self.key(name)
         may = [i for i, w in enumerate(wanted) if name in w]
         must = sum([1 << i for i in may if wanted[i].value is None])
         ways = []
@@ -401,6 +416,19 @@ cdef class Objects:
 cdef bint is_in(object name, list sets, Budget budget) except -1:
     for s in sets:
         if s.has(name, budget):
+            return True
+    return False
+
+
+cdef bint is_plain(str text) except -1:
+    """Whether the text stands for itself in JSON, and has no other spelling: `JsonText.written`."""
+    return text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
+
+
+cdef bint has_patterns(list schemas) except -1:
+    cdef ObjectSchema schema
+    for schema in schemas:
+        if schema.patterns:
             return True
     return False
 

@@ -25,11 +25,23 @@ cdef enum:
     PROBED_SHARE = 8        # of the budget, a part that may be spent on finding that forks are independent
     PRODUCT_UNITS = 100     # of the budget, that a literal of the search takes, about
     LITERAL_UNITS = 10      # units of the budget for a literal
+    ABOUT_ARRAYS = 1        # what a keyword is about, as bits
+    ABOUT_OBJECTS = 2
+    UNEVALUATED = 4
 
 MAX_PROBES = 6              # branches of a demand whose forks may be found to be independent
 cdef frozenset FORKING = frozenset(
     ("anyOf", "oneOf", "if", "not", "dependencies", "dependentSchemas", "dependentRequired")
 )
+cdef dict READERS = HANDLERS
+cdef dict SUBJECTS = {
+    keyword: (
+        (keyword in OF_ARRAYS) * ABOUT_ARRAYS
+        | (keyword in OF_OBJECTS) * ABOUT_OBJECTS
+        | (keyword in KEYWORDS) * UNEVALUATED
+    )
+    for keyword in OF_ARRAYS | OF_OBJECTS | KEYWORDS
+}
 cdef Fork MET = Fork([Way([])])
 cdef frozenset NOTHING = frozenset()
 cdef str COMBINATIONS = "the schema, with all combinations of its alternatives,"
@@ -47,18 +59,20 @@ cdef class Reading:
     cdef int types
 
     def __init__(self, object schema, object documents):
-        cdef object kind
-        self.special = (
-            documents.id_key in schema or (documents.early and "$ref" in schema) or not KEYWORDS.isdisjoint(schema)
-        )
-        self.handlers = [(keyword, HANDLERS[keyword]) for keyword in schema if keyword in HANDLERS]
-        if "required" in <dict> schema and is_names(schema["required"]):
-            self.handlers = [pair for pair in self.handlers if pair[0] != "required"]  # its handler looks for others
+        self.handlers = []
+        self.special = documents.id_key in <dict> schema or (documents.early and "$ref" in <dict> schema)
+        for keyword in schema:
+            handler = READERS.get(keyword)
+            if handler is not None and (keyword != "required" or not is_names(schema[keyword])):
+                self.handlers.append((keyword, handler))  # that of `required` looks for other items than names
+            kind = SUBJECTS.get(keyword)
+            if kind is not None:
+                self.of_arrays = self.of_arrays or kind & ABOUT_ARRAYS
+                self.of_objects = self.of_objects or kind & ABOUT_OBJECTS
+                self.special = self.special or kind & UNEVALUATED
         kind = (<dict> schema).get("type")
         self.types = TYPES.get(kind, 0) if isinstance(kind, str) and kind != "integer" else 0
         self.size = size_of(<dict> schema)
-        self.of_arrays = not OF_ARRAYS.isdisjoint(schema)
-        self.of_objects = not OF_OBJECTS.isdisjoint(schema)
 
 
 cdef bint is_names(object value) except -1:

@@ -6,7 +6,7 @@ import pytest
 
 from oxillama import JsonSchemaCompiler
 from oxillama.errors import GrammarError
-from oxillama.grammar.json_schema import compiler
+from oxillama.grammar.json_schema import compilation
 from oxillama.grammar.json_schema.tableau import Tableau
 from tests.grammar.json_schema.generated import Maker
 
@@ -54,7 +54,7 @@ def test_forks_that_nothing_concerns_stay_as_they_are(monkeypatch):
                 self.every_fork = every_fork
                 made.append(self)
 
-        monkeypatch.setattr(compiler, "Tableau", Noted)
+        monkeypatch.setattr(compilation, "Tableau", Noted)
         return list(map(size, schemas)), sum(one.budget.spent for one in made)
 
     found, n_spent = sizes(False)
