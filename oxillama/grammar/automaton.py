@@ -64,8 +64,14 @@ def character_ranges(ranges: tuple[Range, ...], negated: bool = False) -> tuple[
 def _without_surrogates(ranges: list[Range]) -> tuple[Range, ...]:
     out = []
     for low, high in ranges:
-        out += [(low, min(high, SURROGATES[0] - 1)), (max(low, SURROGATES[1] + 1), high)]
-    return tuple((low, high) for low, high in dict.fromkeys(out) if low <= high)
+        if high < SURROGATES[0] or low > SURROGATES[1]:  # as most are
+            out.append((low, high))
+            continue
+        if low < SURROGATES[0]:
+            out.append((low, SURROGATES[0] - 1))
+        if high > SURROGATES[1]:
+            out.append((SURROGATES[1] + 1, high))
+    return tuple(out)
 
 
 @lru_cache(maxsize=256)

@@ -1,20 +1,20 @@
 """Deterministic automata over characters, for intersections of sets of texts: `Dfa`."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import MAX_CHAR, SURROGATES, Budget, Range, RuleSet, character_ranges
-from oxillama.grammar.regex import MAX_NFA, Node
+from oxillama.grammar.pattern_nfa import PatternNfa
+from oxillama.grammar.regex import Node
 from oxillama.kernels.grammar_dfa import CharTable
 
 __all__ = ["MAX_WORK", "WORK_UNITS", "Dfa", "Part", "is_empty", "matches"]
 
 MAX_ASCII = 0x7F
-MAX_STEPS = 1024  # that an automaton keeps
 SMALL = 512  # states of an automaton of which many are kept
 MAX_WORK = 300_000
 WORK_UNITS = 3  # units of the budget for one of `Dfa.work`
@@ -28,101 +28,11 @@ class Part:
     negated: bool = False
 
 
-@dataclass(slots=True)
-class _Nfa:
-    """Moves on characters, empty moves, and empty moves that are valid at the start (^) or end ($) of the text only."""
-
-    moves: list[list[tuple[tuple[Range, ...], int]]] = field(default_factory=list)
-    empty: list[list[tuple[str, int]]] = field(default_factory=list)
-    start: int = 0
-    end: int = 0
-    steps: dict[tuple[frozenset[int], bool, int], tuple[frozenset[int], int]] = field(default_factory=dict)
-
-    def state(self) -> int:
-        if len(self.moves) >= MAX_NFA:
-            raise GrammarError("it repeats too much to be combined with other conditions: repeat less")
-        self.moves.append([])
-        self.empty.append([])
-        return len(self.moves) - 1
-
-    def add(self, node: Node, source: int) -> int:
-        """Adds a tree after a state; returns the state after it."""
-        if node.kind == "cat":
-            for part in node.parts:
-                source = self.add(part, source)
-            return source
-        if node.kind == "repeat":
-            return self.add_repeat(node, source)
-        if node.kind == "ahead":
-            raise GrammarError("looking ahead is supported only at the beginning of a pattern, after ^")
-        target = self.state()
-        if node.kind == "set":
-            self.moves[source].append((node.ranges, target))
-        elif node.kind == "alt":
-            for part in node.parts:
-                self.empty[self.add(part, source)].append(("", target))
-        else:
-            self.empty[source].append((node.kind, target))
-        return target
-
-    def add_repeat(self, node: Node, source: int) -> int:
-        if max(node.least, node.most or 0) > MAX_NFA:
-            raise GrammarError("it repeats too much to be combined with other conditions: repeat less")
-        for _ in range(node.least):
-            source = self.add(node.parts[0], source)
-        if node.most is None:
-            loop = self.state()
-            self.empty[source].append(("", loop))
-            self.empty[self.add(node.parts[0], loop)].append(("", loop))
-            return loop
-        target = self.state()
-        for _ in range(node.least, node.most):
-            self.empty[source].append(("", target))
-            here = self.state()
-            self.empty[source].append(("", here))
-            source = self.add(node.parts[0], here)
-        self.empty[source].append(("", target))
-        return target
-
-    def step(self, states: frozenset[int], first: bool, code: int) -> tuple[frozenset[int], int]:
-        """The states behind a character, and how many it was looked up in; the last thousands of answers are kept."""
-        found = self.steps.get((states, first, code))
-        if found is None:
-            closed = self.closure(states, first, False)
-            targets = frozenset(
-                target
-                for state in closed
-                for ranges, target in self.moves[state]
-                if any(low <= code <= high for low, high in ranges)
-            )
-            if len(self.steps) >= MAX_STEPS:
-                self.steps.clear()
-            found = self.steps[states, first, code] = targets, len(closed)
-        return found
-
-    def closure(self, states: Iterable[int], first: bool, last: bool) -> set[int]:
-        found = set(states)
-        todo = list(found)
-        while todo:
-            for kind, target in self.empty[todo.pop()]:
-                if target not in found and (kind == "" or (first if kind == "^" else last)):
-                    found.add(target)
-                    todo.append(target)
-        return found
+_small_nfa = lru_cache(maxsize=512)(PatternNfa)
+_large_nfa = lru_cache(maxsize=32)(PatternNfa)
 
 
-def _nfa(node: Node) -> _Nfa:
-    nfa = _Nfa()
-    nfa.start = nfa.state()
-    nfa.end = nfa.add(node, nfa.start)
-    return nfa
-
-
-_small_nfa = lru_cache(maxsize=512)(_nfa)
-_large_nfa = lru_cache(maxsize=32)(_nfa)
-
-
-def _nfa_of(node: Node) -> _Nfa:
+def _nfa_of(node: Node) -> PatternNfa:
     return (_small_nfa if node.n_states <= SMALL else _large_nfa)(node)
 
 
@@ -155,13 +65,13 @@ def is_empty(parts: tuple[Part, ...]) -> tuple[bool, int]:
 class _Basis:
     """The automata of several trees, and the classes of characters that they tell apart: `_alphabet`."""
 
-    nfas: list[_Nfa]
+    nfas: list[PatternNfa]
     alphabet: list[list[Range]]
     found: dict[int, tuple[int, ...]]
     n_pieces: int
 
 
-def _basis(nodes: tuple[Node, ...], nfa: Callable[[Node], _Nfa] = _nfa) -> _Basis:
+def _basis(nodes: tuple[Node, ...], nfa: Callable[[Node], PatternNfa] = PatternNfa) -> _Basis:
     nfas = [nfa(node) for node in nodes]
     return _Basis(nfas, *_alphabet(nfas))
 
@@ -224,7 +134,7 @@ class _Characters:
         return character_ranges(tuple([r for symbol in symbols for r in self.ascii[symbol]])) + joined
 
 
-def _alphabet(nfas: list[_Nfa]) -> tuple[list[list[Range]], dict[int, tuple[int, ...]], int]:
+def _alphabet(nfas: list[PatternNfa]) -> tuple[list[list[Range]], dict[int, tuple[int, ...]], int]:
     """Classes of characters (each a list of ranges), those that are in each set of the moves, by its `id`, and how many
     pieces were looked at to find them."""
     cuts = {0, SURROGATES[0], SURROGATES[1] + 1, MAX_CHAR + 1}

@@ -22,7 +22,8 @@ cdef class Automaton:
     cdef LeftRecursion left
     cdef Ints rule_start, set_at, sets, mark, kernel, ranges, targets, important, pieces
     cdef Ints alone             # of each state of the nfa: the state behind an edge that leads there alone, or -1
-    cdef Map known
+    cdef Ints single            # of each state of the nfa: the state of the set that has it alone, or -1
+    cdef Map known              # states of larger sets
     cdef Py_ssize_t n_important, work, looked_at, n_linked
     cdef int64_t most
     cdef int32_t stamp
@@ -34,8 +35,10 @@ cdef class Automaton:
     cdef int reset(self, Py_ssize_t states, Py_ssize_t edges, Py_ssize_t calls, Py_ssize_t tokens) noexcept
     cdef int begin(self) except -1
     cdef int gather(self, int32_t s) except -1
+    cdef int keep(self, int32_t s) except -1
     cdef int32_t intern(self, bint fresh) except -1
     cdef int leave(self, int32_t local, int32_t first, int32_t end) except -1
+    cdef bint leave_chain(self, int32_t local, int32_t end) except -1
     cdef Py_ssize_t byte_edges(self) except -1
     cdef int32_t behind_piece(self, int32_t piece) except -1
     cdef int32_t behind(self, int32_t to) except -1

@@ -96,6 +96,7 @@ cdef class Automaton:
             drop(&self.important)
             drop(&self.pieces)
             drop(&self.alone)
+            drop(&self.single)
             forget(&self.known)
 
     def __dealloc__(self):
@@ -211,8 +212,9 @@ cdef class Automaton:
         fill(&self.mark, self.nfa.head.n, 0)
         fill(&self.important, self.nfa.head.n, 0)
         if self.split:
-            self.alone.n = 0                    # states of the attempt before
+            self.alone.n = self.single.n = 0    # states of the attempt before
         fill(&self.alone, self.nfa.head.n, -1)
+        fill(&self.single, self.nfa.head.n, -1)
         push(&self.set_at, 0)
         self.begin()
         self.gather(self.nfa.start.at[rule])
@@ -259,6 +261,11 @@ cdef class Automaton:
         if self.mark.at[s] == self.stamp or not n.good.at[s]:
             return 0
         self.mark.at[s] = self.stamp
+        e = n.head.at[s]
+        if e >= 0 and n.next.at[e] < 0 and n.kind.at[e] == BYTES and n.good.at[n.to.at[e]]:
+            self.work += 1                      # most states have one move, and are of a text
+            self.looked_at += 1
+            return self.keep(s)
         push(&self.targets, s)
         while self.targets.n > bottom:
             self.targets.n -= 1
@@ -278,12 +285,17 @@ cdef class Automaton:
                         push(&self.targets, to)
                 e = n.next.at[e]
             if matters:
-                push(&self.kernel, s)
-                if not self.important.at[s]:
-                    self.important.at[s] = 1
-                    self.n_important += 1
+                self.keep(s)
         self.work += n_visited
         self.looked_at += n_edges
+        return 0
+
+    cdef int keep(self, int32_t s) except -1:
+        """Adds a state with moves to the set under way."""
+        push(&self.kernel, s)
+        if not self.important.at[s]:
+            self.important.at[s] = 1
+            self.n_important += 1
         return 0
 
     cdef int32_t intern(self, bint fresh) except -1:
@@ -292,22 +304,31 @@ cdef class Automaton:
         cdef Py_ssize_t i
         cdef Py_ssize_t n = self.kernel.n
         cdef int32_t at
+        cdef int32_t first = self.final.n - (self.set_at.n - 1)     # earlier states are other rules'
         if self.split and self.cost() > self.most:
             self.nfa.rules.budget.spend(self.cost(), "the grammar")
-        sort(self.kernel.at, n)
-        for i in range(n):
-            key = mixed(key ^ <uint64_t> (self.kernel.at[i] + 1))
-        key |= 1
-        while not fresh:
-            at = get(&self.known, key)
-            if at < 0:
-                break
-            i = self.set_at.at[at]
-            if self.set_at.at[at + 1] - i == n and not memcmp(self.sets.at + i, self.kernel.at, n * sizeof(int32_t)):
-                return self.final.n - (self.set_at.n - 1) + at
-            key += 2
-        if not fresh:
-            put(&self.known, key, self.set_at.n - 1)
+        if n == 1:
+            at = self.single.at[self.kernel.at[0]]
+            if at >= first and not fresh:
+                return at
+            if not fresh:
+                self.single.at[self.kernel.at[0]] = self.final.n
+        else:
+            sort(self.kernel.at, n)
+            for i in range(n):
+                key = mixed(key ^ <uint64_t> (self.kernel.at[i] + 1))
+            key |= 1
+            while not fresh:
+                at = get(&self.known, key)
+                if at < 0:
+                    break
+                i = self.set_at.at[at]
+                if self.set_at.at[at + 1] - i == n:
+                    if not memcmp(self.sets.at + i, self.kernel.at, n * sizeof(int32_t)):
+                        return first + at
+                key += 2
+            if not fresh:
+                put(&self.known, key, self.set_at.n - 1)
         for i in range(n):
             push(&self.sets, self.kernel.at[i])
         push(&self.set_at, self.sets.n)
@@ -322,6 +343,8 @@ cdef class Automaton:
         cdef Nfa n = self.nfa
         cdef Py_ssize_t i
         cdef int32_t s, e
+        if self.leave_chain(local, end):
+            return 0
         self.ranges.n = 0
         for i in range(self.set_at.at[local], self.set_at.at[local + 1]):
             s = self.sets.at[i]
@@ -343,6 +366,24 @@ cdef class Automaton:
         push(&self.call_at, self.call_to.n)
         push(&self.token_at, self.token_to.n)
         return 0
+
+    cdef bint leave_chain(self, int32_t local, int32_t end) except -1:
+        """`leave` of a set of one state that has one move, of bytes, as most are; False for others."""
+        cdef Nfa n = self.nfa
+        cdef Py_ssize_t i = self.set_at.at[local]
+        cdef int32_t e
+        if self.set_at.at[local + 1] - i != 1 or self.sets.at[i] == end:
+            return False
+        e = n.head.at[self.sets.at[i]]
+        if e < 0 or n.next.at[e] >= 0 or n.kind.at[e] != BYTES or not n.good.at[n.to.at[e]]:
+            return False
+        self.work += 1
+        push(&self.edge_range, n.value.at[e])
+        push(&self.edge_to, self.behind(n.to.at[e]))
+        push(&self.edge_at, self.edge_to.n)
+        push(&self.call_at, self.call_to.n)
+        push(&self.token_at, self.token_to.n)
+        return True
 
     cdef Py_ssize_t byte_edges(self) except -1:
         """Cuts 0..255 where a range begins or ends; each piece leads to one set. Returns the number of ranges."""

@@ -9,18 +9,17 @@ cdef class Literal:
     """A schema that must hold, or must not (`positive`). base: the URI that its references start from; path: the place
     in its document."""
 
-    cdef readonly object schema, base, path
-    cdef readonly bint positive
-    cdef tuple known_key
-
     def __cinit__(self, object schema, bint positive, object base, object path):
         self.schema, self.positive, self.base, self.path = schema, positive, base, path
 
     @property
     def key(self):
         """Key that is equal for equal demands: schemas are compared by identity."""
+        return self.its_key()
+
+    cdef tuple its_key(self):
         if self.known_key is None:
-            self.known_key = (id(self.schema), self.positive, self.base)
+            self.known_key = (<Py_ssize_t> <void *> self.schema, self.positive, self.base)
         return self.known_key
 
     def sub(self, object schema, *keys, bint positive=True):

@@ -19,6 +19,7 @@ cdef class Nfa:
     cdef Ints next, kind, value, to     # of each edge; value: low << 8 | high, rule, or token
     cdef Ints start, end        # of each rule, or -1 where nothing asks for it
     cdef Ints inlined           # size of a rule that may be copied into loops, or 0
+    cdef Ints looked_at         # of each expression the rule that it was last looked at for
     cdef Ints nullable, fruitful    # of each rule
     cdef Ints good              # of each state: some way leads on to its rule's end
     cdef Py_ssize_t most        # states and edges that the budget allows

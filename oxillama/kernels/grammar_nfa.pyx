@@ -10,7 +10,7 @@ those rules are converted by `grammar_left`.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from oxillama.errors import GrammarError
-from oxillama.kernels._vectors cimport Ints, Map, drop, fill, forget, get, pair_key, push, put
+from oxillama.kernels._vectors cimport Ints, Map, drop, fill, forget, get, pair_key, push, put, reserve
 from oxillama.kernels.grammar_rules cimport ALT, CHARS, GRAPH, LITERAL, RANGE, REPEAT, RULE, SEQ, TOKEN, Rules
 
 TOO_LARGE = "the grammar"
@@ -87,11 +87,18 @@ cdef class Nfa:
             raise too_large()
         if self.head.n + self.to.n >= self.most:
             self.rules.budget.spend(self.rules.budget.left + 1, TOO_LARGE)
-        push(&self.kind, kind)
-        push(&self.value, value)
-        push(&self.to, target)
-        push(&self.next, self.head.at[source])
-        self.head.at[source] = self.to.n - 1
+        if self.to.n == self.to.room:           # of these four the same number is there, and room for it
+            reserve(&self.kind, self.to.n + 1)
+            reserve(&self.value, self.to.n + 1)
+            reserve(&self.next, self.to.n + 1)
+            reserve(&self.to, self.to.n + 1)
+        self.kind.at[self.to.n] = kind
+        self.value.at[self.to.n] = value
+        self.to.at[self.to.n] = target
+        self.next.at[self.to.n] = self.head.at[source]
+        self.head.at[source] = self.to.n
+        self.to.n += 1
+        self.kind.n = self.value.n = self.next.n = self.to.n
         return 0
 
     # ---- expressions to states
@@ -274,7 +281,6 @@ cdef class Nfa:
         cdef Ints tasks = Ints(NULL, 0, 0)
         cdef int32_t expr, i
         out.n = 0
-        seen = set()
         try:
             push(&tasks, r.body.at[rule])
             while tasks.n:
@@ -284,12 +290,14 @@ cdef class Nfa:
                     push(out, r.a.at[expr])
                 elif r.kind.at[expr] == REPEAT:
                     push(&tasks, r.a.at[expr])
-                elif r.kind.at[expr] == GRAPH and expr not in seen:
-                    seen.add(expr)
+                elif self.looked_at.at[expr] == rule:
+                    continue
+                elif r.kind.at[expr] == GRAPH:
+                    self.looked_at.at[expr] = rule
                     for i in range(r.pool.at[r.a.at[expr] + 1]):
                         push(&tasks, r.pool.at[r.a.at[expr] + 3 + 3 * i])
-                elif r.kind.at[expr] in (SEQ, ALT) and expr not in seen:
-                    seen.add(expr)
+                elif r.kind.at[expr] == SEQ or r.kind.at[expr] == ALT:
+                    self.looked_at.at[expr] = rule
                     for i in range(r.b.at[expr]):
                         push(&tasks, r.pool.at[r.a.at[expr] + i])
         finally:
@@ -303,6 +311,7 @@ cdef class Nfa:
         cdef int32_t rule, callee, i
         cdef int64_t size
         fill(&self.inlined, r.body.n, -1)          # not seen; -2: open
+        fill(&self.looked_at, r.kind.n, -1)
         stack = [root]
         lists = {}
         try:
@@ -328,6 +337,7 @@ cdef class Nfa:
                 self.inlined.at[rule] = size if size <= LOOP_COPY else 0
         finally:
             drop(&out)
+            drop(&self.looked_at)
         return 0
 
     # ---- what can be empty, and what can end

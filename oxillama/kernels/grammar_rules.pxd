@@ -19,6 +19,10 @@ cdef class Rules:
     cdef dict _memo, _repeats
     cdef int add(self, int kind, int32_t a, int32_t b, int64_t size) except -1
     cdef int group(self, int kind, object items) except -1
+    cdef int two(self, int kind, int32_t first, int32_t second) except -1
     cdef int check(self, int32_t expr) except -1
+    cpdef int new_rule(self, str name) except -1
+    cpdef int define(self, int32_t rule, int32_t expr) except -1
+    cpdef int rule(self, int32_t rule, int calls=*) except -1
     cdef int put_sequences(self, tuple sequences) except -1
     cdef int table(self, const Ints *edges, const Ints *final) except -1

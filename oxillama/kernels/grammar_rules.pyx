@@ -82,6 +82,15 @@ cdef class Rules:
             return item
         return self.add(kind, start, n, size)
 
+    cdef int two(self, int kind, int32_t first, int32_t second) except -1:
+        """`group` of two."""
+        cdef Py_ssize_t start = self.pool.n
+        self.check(first)
+        self.check(second)
+        push(&self.pool, first)
+        push(&self.pool, second)
+        return self.add(kind, start, 2, 1 + self.size.at[first] + self.size.at[second])
+
     def range(self, int low, int high):
         """One byte from low to high."""
         if not 0 <= low <= high <= 255:
@@ -304,18 +313,19 @@ cdef class Rules:
         self.define(rule, expr)
         return rule
 
-    def new_rule(self, str name not None):
+    cpdef int new_rule(self, str name) except -1:
         """A rule to be defined; helpers have no name. Returns its id."""
         reserve(&self.body, self.body.n + 1)
         self.names.append(name)
         push(&self.body, -1)
         return self.body.n - 1
 
-    def define(self, int32_t rule, int32_t expr):
+    cpdef int define(self, int32_t rule, int32_t expr) except -1:
         self.check(expr)
         if not 0 <= rule < self.body.n:
             raise IndexError(f"there is no rule {rule}")
         self.body.at[rule] = expr
+        return 0
 
     def linked(self, str name not None, automaton not None):
         """A rule that was compiled before, for other rules. Returns its id. `automaton` must take at least one byte."""
@@ -336,7 +346,7 @@ cdef class Rules:
         self.check(expr)
         return self.automata.get(self.a.at[expr]) if self.kind.at[expr] == RULE else None
 
-    def rule(self, int32_t rule, int calls=0):
+    cpdef int rule(self, int32_t rule, int calls=0) except -1:
         """Whatever the rule with this id matches; it may be defined later. calls: 0 for a copy of a small rule in
         loops, 1 for a call where a repeat is counted, 2 for a call everywhere."""
         if not 0 <= rule < self.body.n:

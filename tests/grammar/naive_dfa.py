@@ -1,7 +1,9 @@
 """Deterministic automata over characters as plain Python data: what `CharTable` makes, state by state."""
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.dfa import MAX_NFA, MAX_WORK, _alphabet, _nfa
+from oxillama.grammar.dfa import MAX_WORK, _alphabet
+from oxillama.grammar.pattern_nfa import PatternNfa
+from oxillama.grammar.regex import MAX_NFA
 
 END = -1
 MAX_MERGED = 256
@@ -17,7 +19,7 @@ class NaiveDfa:
 
     def __init__(self, parts, least=0, most=None, limit=MAX_WORK):
         self.parts = parts
-        self.nfas = [_nfa(part.node) for part in parts]
+        self.nfas = [PatternNfa(part.node) for part in parts]
         self.least, self.most, self.limit = least, most, limit
         self.alphabet, found, n_pieces = _alphabet(self.nfas)
         self.symbols = [_symbols(nfa, found) for nfa in self.nfas]

@@ -42,10 +42,15 @@ class Side:
 
 def settled(cmp: tuple[int, ...], digits: list[str], n: int) -> tuple[int, ...]:
     """Comparisons of a number that ends here: a bound with more digits is larger."""
+    if 0 not in cmp:
+        return cmp
     return tuple(c or -bool(d[n:].strip("0")) for c, d in zip(cmp, digits, strict=True))
 
 
 def step(cmp: tuple[int, ...], digits: list[str], at: int, digit: int) -> tuple[int, ...]:
+    """Comparisons after one more digit: the first that differs decides."""
+    if 0 not in cmp:
+        return cmp
     return tuple(
         c or (digit > int(d[at] if at < len(d) else 0)) - (digit < int(d[at] if at < len(d) else 0))
         for c, d in zip(cmp, digits, strict=True)
@@ -106,4 +111,6 @@ def digit_ranges(low: int, high: int) -> list[tuple[tuple[str, str], ...]]:
 
 def beyond(cmp: tuple[int, ...], digit: int) -> tuple[int, ...]:
     """Comparisons after one more digit than the bounds have."""
+    if 0 not in cmp:
+        return cmp
     return tuple(c or int(digit > 0) for c in cmp)

@@ -26,7 +26,7 @@ class Disjoint:
         self.budget = budget
         self._parts: dict[tuple[int, bool, str], list[Literal]] = {}
         self._apart: dict[tuple[object, object], bool] = {}
-        self._types: dict[tuple[int, bool, str], int] = {}
+        self.known_types: dict[tuple[int, bool, str], int] = {}
         self._leading = frozenset(("$ref", "allOf", documents.id_key))  # keywords that lead to other parts
         self._tags: dict[tuple[int, bool, str], dict[str, set[object]]] = {}
 
@@ -90,19 +90,19 @@ class Disjoint:
 
     def types(self, literal: Literal) -> int:
         """Types that a literal may allow, as bits."""
-        known = self._types.get(literal.key)
+        known = self.known_types.get(literal.key)
         if known is None:
             known = ALL
             if isinstance(literal.schema, bool):
                 known = ALL if literal.schema == literal.positive else 0
             elif isinstance(literal.schema, dict):
-                self._types[literal.key] = ALL  # during the computation: references may be circular
+                self.known_types[literal.key] = ALL  # during the computation: references may be circular
                 try:
                     known = self._positive(literal) if literal.positive else _negative(literal.schema)
                 except GrammarError:
-                    del self._types[literal.key]
+                    del self.known_types[literal.key]
                     raise
-            self._types[literal.key] = known
+            self.known_types[literal.key] = known
         return known
 
     def _positive(self, literal: Literal) -> int:

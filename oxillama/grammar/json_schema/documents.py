@@ -15,6 +15,9 @@ _SCHEMAS = (
     "items", "prefixItems", "additionalItems", "contains", "unevaluatedItems", "additionalProperties", "propertyNames",
     "unevaluatedProperties", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
 )  # fmt: skip
+_IN_PLACE = frozenset((
+    "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies", "$ref", "$dynamicRef",
+))  # fmt: skip
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 
 
@@ -101,6 +104,9 @@ class Documents:
             if id(schema) in path:
                 raise refusal(literal.path, "$ref", "it leads back to itself, with nothing in between")
             if isinstance(schema, dict) and id(schema) not in self._straight:
+                if _IN_PLACE.isdisjoint(schema):  # as most are
+                    self._straight.add(id(schema))
+                    continue
                 path.add(id(schema))
                 todo.append((schema, base, True))
                 todo += [(*place, False) for place in self._in_place(schema, base)]

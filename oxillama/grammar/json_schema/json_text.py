@@ -89,7 +89,8 @@ class JsonText:
         self.place: Path = None  # of the schema whose expressions are being made
         self.unmet: list[Path] = []  # places of postponed schemas that no value meets
         self._rules: dict[object, int] = {}
-        self._keys: dict[str, int] = {}
+        self.keys: dict[str, int] = {}  # by `key`
+        self._made: dict[Hashable, tuple[int, int]] = {}  # expressions, and what they took
         self._later: list[_Later] = []
         self._chars: dict[tuple[Range, ...], int] = {}
         self._called: dict[tuple[Range, ...], int] = {}
@@ -115,6 +116,18 @@ class JsonText:
     def maybe(self, expr: int) -> int:
         """An expression or nothing. Not a repeat: rules called in repeats are copied into them."""
         return self.rules.alt((expr, self.rules.seq(())))
+
+    def again(self, name: Hashable, make: Callable[[], int]) -> int:
+        """An expression that is made once under this name. Its work counts each time, as if it were made again: of
+        alternatives with the same list of texts there may be hundreds."""
+        known = self._made.get(name)
+        if known is None:
+            before = self.budget.left
+            expr = make()
+            self._made[name] = expr, before - self.budget.left
+            return expr
+        self.budget.spend(known[1], SCHEMA)
+        return known[0]
 
     def helper(self, name: object, make: Callable[[], int], calls: int = 0) -> int:
         """A call of a rule that is made once under this name. calls: as in `RuleSet.rule`."""
@@ -255,9 +268,9 @@ class JsonText:
 
     def key(self, name: str) -> int:
         """The name of a property with the colon behind it; the same expression each time."""
-        found = self._keys.get(name)
+        found = self.keys.get(name)
         if found is None:
-            found = self._keys[name] = self.rules.seq((self.written(name), self.colon))
+            found = self.keys[name] = self.rules.seq((self.written(name), self.colon))
         return found
 
     def written(self, text: str) -> int:

@@ -7,12 +7,12 @@ from typing import Protocol
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import Part
-from oxillama.grammar.json_schema.branch import Branch, Fork, Ways
+from oxillama.grammar.json_schema.branch import Branch, Fork
 from oxillama.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
 from oxillama.grammar.json_schema.disjoint import PAIRS, Disjoint
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.formats import FORMATS, REFUSED
-from oxillama.grammar.json_schema.literals import ARRAY, NUMBER, OBJECT, STRING, Literal, Schema, refusal, type_of
+from oxillama.grammar.json_schema.literals import ARRAY, NUMBER, OBJECT, STRING, Literal, Schema, Ways, refusal, type_of
 from oxillama.grammar.json_schema.numbers import spelled
 from oxillama.grammar.json_schema.strings import format_parts, pattern_parts
 from oxillama.grammar.json_schema.synthetic import absent, composite, made, present
@@ -34,6 +34,7 @@ OF_OBJECTS = frozenset((
 ENCODED = ("base64", "base32", "base16", "quoted-printable", "application/json")
 
 Demands = list[Literal]
+_ONLY_TEXTS = {str}
 
 
 class Expansion(Protocol):
@@ -70,6 +71,8 @@ def _values(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, 
     tableau.budget.spend(2 * len(values), "a list of values")
     mask, texts, others = 0, [], []
     numbers: dict[Fraction, str] = {}
+    if set(map(type, values)) == _ONLY_TEXTS:  # most lists, and those of thousands
+        mask, texts, values = STRING, values, []
     for i, value in enumerate(values):
         kind = type_of(value)
         mask |= kind

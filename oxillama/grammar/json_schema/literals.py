@@ -17,9 +17,11 @@ __all__ = [
     "STRING",
     "TRUE",
     "TYPES",
+    "Key",
     "Literal",
     "Path",
     "Schema",
+    "Ways",
     "fraction",
     "pointer",
     "refusal",
@@ -27,6 +29,8 @@ __all__ = [
 ]
 
 Schema = Any  # dict | bool, as json.loads returns it
+Key = tuple[int, bool, str]  # of a literal
+Ways = list[list[Literal]]  # alternatives, each a conjunction
 Path = Any  # (path of the parent, key), or None for the root: written out when an error needs it
 
 NULL, TRUE, FALSE, NUMBER, STRING, ARRAY, OBJECT = (1 << i for i in range(7))

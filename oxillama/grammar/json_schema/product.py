@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from oxillama.grammar.json_schema.branch import Branch, Fork, Key, KnownProperties, PropertyFacts, Way
-from oxillama.grammar.json_schema.literals import OBJECT, Literal
+from oxillama.grammar.json_schema.branch import Branch, Fork, KnownProperties, PropertyFacts, Way
+from oxillama.grammar.json_schema.literals import OBJECT, Key, Literal
 
 __all__ = ["Examined", "first_too_many"]
 

@@ -53,10 +53,14 @@ class Strings:
         return replace(self, most=most) if self.most is None or most < self.most else self
 
     def having(self, *parts: Part) -> "Strings":
-        return replace(self, parts=tuple(dict.fromkeys((*self.parts, *parts)))) if parts else self
+        if not parts:
+            return self
+        found = tuple(dict.fromkeys((*self.parts, *parts)))
+        return Strings(self.least, self.most, found, self.allowed, self.excluded)
 
     def among(self, texts: frozenset[str]) -> "Strings":
-        return replace(self, allowed=texts if self.allowed is None else self.allowed & texts)
+        allowed = texts if self.allowed is None else self.allowed & texts
+        return Strings(self.least, self.most, self.parts, allowed, self.excluded)
 
     def both(self, other: "Strings") -> "Strings":
         """The intersection with another set."""
@@ -65,7 +69,9 @@ class Strings:
         return s if other.allowed is None else s.among(other.allowed)
 
     def without(self, texts: frozenset[str]) -> "Strings":
-        return replace(self, excluded=self.excluded | texts) if texts else self
+        if not texts:
+            return self
+        return Strings(self.least, self.most, self.parts, self.allowed, self.excluded | texts)
 
     def __contains__(self, text: str) -> bool:
         return self.has(text)
@@ -85,8 +91,7 @@ def string_expr(texts: JsonText, s: Strings) -> int:
     """The expression of a set of strings."""
     rules = texts.rules
     if s.allowed is not None:
-        texts.budget.spend(len(s.allowed) + 2 * sum([part.node.n_states for part in s.parts]), "a list of texts")
-        return rules.alt([texts.written(text) for text in sorted(s.allowed) if s.has(text, texts.budget)])
+        return texts.again(s, lambda: _listed(texts, s))
     if s.most is not None and s.most < s.least:
         return rules.alt(())
     if s == _ANY:
@@ -95,6 +100,12 @@ def string_expr(texts: JsonText, s: Strings) -> int:
     if s.excluded:  # the names of one schema; a rule is called, since masks are shared between grammars by rule
         return texts.postponed(s, lambda: _string_expr(texts, s), size, calls=2)
     return texts.kept(s, lambda own: _string_expr(own, s), size)
+
+
+def _listed(texts: JsonText, s: Strings) -> int:
+    assert s.allowed is not None
+    texts.budget.spend(len(s.allowed) + 2 * sum([part.node.n_states for part in s.parts]), "a list of texts")
+    return texts.rules.alt([texts.written(text) for text in sorted(s.allowed) if s.has(text, texts.budget)])
 
 
 _ANY = Strings()

@@ -6,7 +6,8 @@ import pytest
 
 from oxillama import JsonSchemaCompiler
 from oxillama.errors import GrammarError
-from oxillama.grammar.json_schema.branch import Branch
+from oxillama.grammar.json_schema import compilation
+from oxillama.grammar.json_schema.tableau import Tableau
 from tests.grammar.json_schema.generated import Maker
 
 
@@ -42,11 +43,24 @@ def conditional(draw):
 def test_forks_that_nothing_concerns_stay_as_they_are(monkeypatch):
     draw = Random(11)
     schemas = [*(Maker(draw).root() for _ in range(300)), *(conditional(draw) for _ in range(150))]
-    found = list(map(size, schemas))
-    asked = []
-    monkeypatch.setattr(Branch, "touched", lambda branch: asked.append(branch))  # None: each fork is looked at again
-    assert found == list(map(size, schemas))
-    assert len(asked) > 1000
+
+    def sizes(every_fork):
+        """And what they took of their budgets."""
+        made = []
+
+        class Noted(Tableau):
+            def __init__(self, *args):
+                super().__init__(*args)
+                self.every_fork = every_fork
+                made.append(self)
+
+        monkeypatch.setattr(compilation, "Tableau", Noted)
+        return list(map(size, schemas)), sum(one.budget.spent for one in made)
+
+    found, n_spent = sizes(False)
+    again, n_thorough = sizes(True)
+    assert found == again
+    assert n_spent != n_thorough  # forks were left out
     assert sum(isinstance(n, int) for n in found) > 100
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.json_schema import JsonSchemaCompiler, tableau
+from oxillama.grammar.json_schema import JsonSchemaCompiler, compilation, tableau
 from oxillama.grammar.json_schema import json_text as texts
 from tests.grammar.pattern_strategies import patterns
 
@@ -124,8 +124,14 @@ def test_demands_that_no_string_meets():
 
 def n_branches(monkeypatch, schema):
     found = []
-    search = tableau.Tableau.branches
-    monkeypatch.setattr(tableau.Tableau, "branches", lambda *a: found.append(len(search(*a))) or search(*a))
+
+    class Noted(tableau.Tableau):
+        def branches(self, literals):
+            branches = super().branches(literals)
+            found.append(len(branches))
+            return branches
+
+    monkeypatch.setattr(compilation, "Tableau", Noted)
     grammar = compiled(schema)
     monkeypatch.undo()
     return grammar, max(found)
@@ -181,7 +187,7 @@ def test_a_refusal_holds_nothing_of_the_compilation(schema):
         gc.enable()
     assert str(raised.value) == str(first.value)
     assert raised.value.__context__ is None
-    assert not {"_Compilation", "JsonText", "Tableau", "Branch", "Documents"} & set(left)
+    assert not {"Compilation", "JsonText", "Tableau", "Branch", "Documents"} & set(left)
 
 
 def test_a_grammar_of_a_text_is_pickled_as_the_text():

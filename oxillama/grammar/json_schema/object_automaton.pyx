@@ -1,92 +1,81 @@
 """Object automaton: objects with mixed properties of several schemas, limits on their number, or required others."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+cimport cython
+from libc.stdint cimport int32_t
+
 from operator import ge
 
-from oxillama.grammar.json_schema.json_text import JsonText
-from oxillama.grammar.json_schema.literals import Literal, refusal
-from oxillama.grammar.json_schema.strings import Strings
-
-__all__ = ["Pair", "Plan", "Wanted", "graph_expr", "is_graph"]
+from oxillama.grammar.json_schema.literals import refusal
 
 MAX_NODES = 400
 MAX_EDGES = 6000
-Way = tuple[int, int]  # the wanted properties that it is, as bits; the expression
 
 
-@dataclass(slots=True)
 class Wanted:
     """Some required property. keys: its name is in one of these sets; value: the demand on its value, None for any."""
 
-    literal: Literal
-    keys: list[Strings]
-    value: Literal | None
+    __slots__ = ("keys", "literal", "value")
 
-    def __contains__(self, name: str) -> bool:
+    def __init__(self, literal, keys, value):
+        self.literal, self.keys, self.value = literal, keys, value
+
+    def __contains__(self, name):
         return any(name in keys for keys in self.keys)
 
 
-@dataclass(slots=True)
-class Pair:
-    """A named property: its expressions."""
+@cython.final
+cdef class Pair:
+    """A named property, with one expression, or with ways: each the wanted properties that it is, as bits, and the
+    expression."""
 
-    ways: list[Way]
-    required: bool
+    def __init__(self, int32_t one, bint required, list ways=None):
+        self.one, self.required, self.ways = one, required, ways
 
-    @property
-    def expr(self) -> int:
-        return self.ways[0][1]
-
-
-@dataclass(slots=True)
-class Plan:
-    """All demands on an object's properties. groups: lists of properties, each in its order; others: properties that
-    are not named."""
-
-    groups: list[list[Pair]] = field(default_factory=list)
-    others: list[Way] = field(default_factory=list)
-    least: int = 0
-    most: int | None = None
-    wanted: list[Wanted] = field(default_factory=list)
-
-    @property
-    def pairs(self) -> list[Pair]:
-        return [pair for group in self.groups for pair in group]
-
-    @property
-    def other(self) -> int | None:
-        return self.others[0][1] if self.others else None
+    cdef int32_t expr(self):
+        return self.one if self.ways is None else self.ways[0][1]
 
 
-def is_graph(plan: Plan) -> bool:
+@cython.final
+cdef class Plan:
+    """All demands on an object's properties. groups: lists of properties, each in its order; others: ways of properties
+    that are not named; least, most: how many there are; wanted: those that are required without a name."""
+
+    def __init__(self, list wanted not None):
+        self.groups, self.others, self.wanted = [], [], wanted
+        self.least, self.most = 0, None
+
+    cdef list pairs(self):
+        return self.groups[0] if len(self.groups) == 1 else [pair for group in self.groups for pair in group]
+
+
+def is_graph(Plan plan not None):
     if plan.least or plan.most is not None or plan.wanted:
         return True
     size = 1
     for group in plan.groups:
         size *= len(group) + 1
-    return len(plan.groups) > 1 and size <= MAX_NODES and size * len(plan.pairs) <= MAX_EDGES
+    return len(plan.groups) > 1 and size <= MAX_NODES and size * len(plan.pairs()) <= MAX_EDGES
 
 
-# Next property of each group; number of properties so far that are not required; whether there is any; for each wanted
-# property whether it is present: 2 for good, 1 until a property comes that may have the same name.
-State = tuple[tuple[int, ...], int, bool, tuple[int, ...]]
-
-
-def graph_expr(texts: JsonText, plan: Plan, literals: Sequence[Literal]) -> int:
+def graph_expr(texts, Plan plan not None, literals):
     """The expression of an object's properties. Each state has two nodes: before a property, and behind it, before a
-    comma or the end."""
+    comma or the end.
+
+    A state is the next property of each group; the number of properties so far that are not required; whether there is
+    any; and for each wanted property whether it is present: 2 for good, 1 until a property comes that may have the same
+    name.
+    """
     rules = texts.rules
-    n_required = sum(pair.required for pair in plan.pairs)
+    n_required = sum([pair.required for pair in plan.pairs()])
     top = max(plan.least - n_required, 0) if plan.most is None else plan.most - n_required
     if top < 0 or (plan.most is not None and plan.most < plan.least):
         return rules.alt(())
-    _call_all(texts, plan)
-    start: State = ((0,) * len(plan.groups), 0, False, (0,) * len(plan.wanted))
+    call_all(texts, plan)
+    start = ((0,) * len(plan.groups), 0, False, (0,) * len(plan.wanted))
     ends = tuple(map(_end_of, plan.groups))
     reach = [_reach(group) for group in plan.groups]
     known, todo = {start: 0}, [start]
-    edges: list[tuple[int, int, int]] = []
+    edges = []
     finals = []
     for state in todo:
         here = known[state]
@@ -105,35 +94,39 @@ def graph_expr(texts: JsonText, plan: Plan, literals: Sequence[Literal]) -> int:
     return rules.graph(2 * len(known), edges, finals)
 
 
-def _call_all(texts: JsonText, plan: Plan) -> None:
+cdef int call_all(texts, Plan plan) except -1:
     """Makes rules of the named properties, which may stand in many places."""
-    for pair in plan.pairs:
-        for i, (bits, expr) in enumerate(pair.ways):
+    cdef Pair pair
+    for pair in plan.pairs():
+        ways = [(0, pair.one)] if pair.ways is None else pair.ways
+        pair.ways = []
+        for bits, expr in ways:
             rule = texts.rules.new_rule("")
             texts.rules.define(rule, expr)
-            pair.ways[i] = bits, texts.rules.rule(rule)
+            pair.ways.append((bits, texts.rules.rule(rule)))
+    return 0
 
 
-def _end_of(group: list[Pair]) -> int:
+def _end_of(group):
     """The index behind the last required property: from there on, an object may end."""
     return max((i for i, pair in enumerate(group, 1) if pair.required), default=0)
 
 
-def _reach(group: list[Pair]) -> list[list[tuple[int, Pair]]]:
+def _reach(group):
     """By the next property of a group: what may come, to the first that is required, with the next one behind it."""
-    found: list[list[tuple[int, Pair]]] = [[]]
+    found = [[]]
     for at in range(len(group) - 1, -1, -1):
         own = (at + 1, group[at])
-        found.append([own] if group[at].required else [own, *found[-1]])
+        found.append([own] if group[at].required else [own, *found[len(found) - 1]])
     return found[::-1]
 
 
-def _moves(plan: Plan, reach: list[list[list[tuple[int, Pair]]]], state: State, top: int) -> list[tuple[int, State]]:
+def _moves(Plan plan, reach, state, top):
     """The properties that may come next, and the states behind them. reach: of each group, by `_reach`."""
     at, count, _, seen = state
     full = plan.most is not None and count >= top
     following = min(count + 1, top)
-    found: list[tuple[int, State]] = []
+    found = []
     for bits, expr in () if full else plan.others:
         found.append((expr, (at, following, True, _after_other(plan, seen, bits))))
     for g, of_group in enumerate(reach):
@@ -147,7 +140,7 @@ def _moves(plan: Plan, reach: list[list[list[tuple[int, Pair]]]], state: State, 
     return found
 
 
-def _after_other(plan: Plan, seen: tuple[int, ...], bits: int) -> tuple[int, ...]:
+def _after_other(Plan plan, seen, bits):
     """State behind a property that is not named. Another may have the same name; JSON readers keep the last."""
     out = []
     for w, (wanted, before) in enumerate(zip(plan.wanted, seen, strict=True)):

@@ -1,0 +1,9 @@
+from oxillama.grammar.json_schema.numbers import Numbers
+
+Edge = tuple[int, str, str, int]  # node, first and last character, node
+
+MAX_STATES: int
+
+class NumberAutomaton:
+    def __init__(self, numbers: Numbers, max_states: int = ..., max_digits: int | None = None) -> None: ...
+    def build(self) -> tuple[int, list[Edge], list[int]]: ...
