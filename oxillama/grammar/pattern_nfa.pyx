@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True
 """Automata of patterns over characters, with empty moves: `PatternNfa`."""
 
 from oxillama.errors import GrammarError
@@ -7,6 +8,7 @@ cdef enum:
     MAX_STEPS = 1024        # that an automaton keeps
 
 cdef Py_ssize_t MOST = MAX_NFA
+cdef Py_ssize_t MOST_ADDED = 16 * MAX_NFA       # trees, of which empty ones add no state
 
 
 cdef object repeats_too_much():
@@ -20,9 +22,10 @@ cdef class PatternNfa:
     cdef readonly list moves, empty
     cdef readonly Py_ssize_t start, end
     cdef dict steps
+    cdef Py_ssize_t n_added
 
     def __init__(self, node):
-        self.moves, self.empty, self.steps = [], [], {}
+        self.moves, self.empty, self.steps, self.n_added = [], [], {}, 0
         self.start = self.state()
         self.end = self.add(node, self.start)
 
@@ -41,6 +44,9 @@ cdef class PatternNfa:
         """Adds a tree after a state; returns the state after it."""
         cdef str kind = node.kind
         cdef Py_ssize_t target
+        self.n_added += 1
+        if self.n_added > MOST_ADDED:
+            raise repeats_too_much()
         if kind == "cat":
             for part in node.parts:
                 source = self.add(part, source)

@@ -315,6 +315,8 @@ cdef class Rules:
 
     cpdef int new_rule(self, str name) except -1:
         """A rule to be defined; helpers have no name. Returns its id."""
+        if name is None:
+            raise TypeError("a rule's name must be a str")
         reserve(&self.body, self.body.n + 1)
         self.names.append(name)
         push(&self.body, -1)

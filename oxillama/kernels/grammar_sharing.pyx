@@ -1,5 +1,7 @@
 """`Sharing`: JSON data whose equal parts are one object; the loops of `oxillama.grammar.json_schema.sharing`."""
 
+from oxillama.errors import GrammarError
+
 cdef frozenset TEXTS = frozenset((str,))
 
 cdef enum:
@@ -37,6 +39,7 @@ cdef class Sharing:
         elif type(part) is list:
             found = self.of_list(<list> part, is_value)
         else:
+            refuse_reserved(part)
             found = part
         self.depth -= 1
         read[place] = found
@@ -47,6 +50,8 @@ cdef class Sharing:
         cdef list key = [exact]
         cdef dict made = part           # copied when a part of it becomes another object
         for name, item in part.items():
+            if isinstance(name, str) and is_reserved(name):
+                raise reserved()
             kind = type(item)
             if kind is str:
                 if exact or name not in self.notes:
@@ -91,8 +96,32 @@ cdef class Sharing:
         return self.parts.setdefault(tuple(key), made)
 
 
+cdef inline bint is_reserved(name):
+    return len(name) > 0 and name[0] == "\0"
+
+
+cdef object reserved():
+    return GrammarError("a key that begins with a zero byte (\\u0000) is not supported in a schema")
+
+
+def refuse_reserved(schema):
+    """Raises GrammarError for a key that begins with a zero byte, as those of the compiler's own schemas do, at any
+    depth of a schema that may contain itself."""
+    cdef set met = set()
+    cdef list todo = [schema]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, (dict, list)) and id(part) not in met:
+            met.add(id(part))
+            if isinstance(part, dict) and any([isinstance(name, str) and is_reserved(name) for name in part]):
+                raise reserved()
+            todo.extend(part.values() if isinstance(part, dict) else part)
+
+
 cdef inline object scalar(object item):
     """Key of a value within its type: 0.0 and -0.0 differ; of an unknown type each object is different."""
     if item is None or isinstance(item, (str, int)):
         return item
+    if isinstance(item, (dict, list)):      # of a type of its own, which isn't shared
+        refuse_reserved(item)
     return repr(item) if isinstance(item, float) else <Py_ssize_t> <void *> item

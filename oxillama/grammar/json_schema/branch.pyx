@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True
 """Branch of a schema: a conjunction of keywords, with the known properties of its objects."""
 
 cimport cython

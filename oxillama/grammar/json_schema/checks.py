@@ -39,7 +39,7 @@ def counted(literal: Literal, keyword: str) -> int:
     value = literal.schema[keyword]
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or value != value or value < 0:
         raise refusal(literal.path, keyword, f"its value must be a count, not {_short(value)}")
-    if math.isinf(value) or value != int(value):
+    if not isinstance(value, int) and (math.isinf(value) or value != int(value)):
         raise refusal(literal.path, keyword, f"its value must be a count, not {_short(value)}")
     return int(value)
 

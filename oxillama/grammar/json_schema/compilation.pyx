@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True
 """Compilation of one schema: demands on values with rules, and those whose rules are still to be defined."""
 
 from functools import partial

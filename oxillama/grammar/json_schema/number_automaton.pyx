@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True
 """Automata over the digits of numbers: `NumberAutomaton`.
 
 A state is the part of the number that is read (whole part, fraction, mantissa, exponent), how it compares with the

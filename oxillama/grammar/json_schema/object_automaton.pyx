@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True
 """Object automaton: objects with mixed properties of several schemas, limits on their number, or required others."""
 
 cimport cython

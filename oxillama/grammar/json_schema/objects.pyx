@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True
 """Objects: properties in the order of the schema, others in between, counted where there are limits.
 
 The order is that of each `properties`. Where a schema is put together from several, these come one behind the other for

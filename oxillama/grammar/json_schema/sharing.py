@@ -6,7 +6,7 @@ that other programs write repeat themselves a lot, and so would all combinations
 
 from typing import Any
 
-from oxillama.kernels.grammar_sharing import Sharing
+from oxillama.kernels.grammar_sharing import Sharing, refuse_reserved
 
 __all__ = ["shared"]
 
@@ -19,8 +19,12 @@ _VALUES = frozenset(("const", "enum", "default", "examples"))
 def shared(schema: Any) -> Any:
     """The schema with equal parts as the same object. Parts count as equal if they differ in titles and descriptions
     alone; the first of them remains. Numbers are equal if they are written alike, and objects if their keys have the
-    same order. A schema that is too deep, or no tree, is returned as it is."""
+    same order. A schema that is too deep, or no tree, is returned as it is.
+
+    Raises GrammarError for keys that begin with a zero byte: they are those of synthetic schemas.
+    """
     try:
         return Sharing(_NOTES, _MAPS, _VALUES).of(schema, False, False)
     except RecursionError:
+        refuse_reserved(schema)
         return schema

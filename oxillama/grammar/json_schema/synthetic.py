@@ -1,9 +1,9 @@
 """Synthetic schemas: demands that keywords lead to, as schemas again.
 
-Their keywords begin with a zero byte, which no schema that was read can have: `types` (bits), `excluded` (texts and
-numbers), `!pattern`, `!format`, `!multipleOf`, `fractional`, `some` (an item at an index or later), `property` (a
-required one: schemas of its name and value), `refuse`. They are kept in `Documents.made`, so that equal demands are the
-same objects.
+Their keywords begin with a zero byte, which `sharing.shared` refuses in what was read: `types` (bits), `excluded`
+(texts and numbers), `!pattern`, `!format`, `!multipleOf`, `fractional`, `some` (an item at an index or later),
+`property` (a required one: schemas of its name and value), `refuse`. They are kept in `Documents.made`, so that equal
+demands are the same objects.
 """
 
 from typing import Any

@@ -1,3 +1,4 @@
+# cython: boundscheck=True, wraparound=True
 """Tableau: a schema as a list of branches, each a conjunction of keywords.
 
 A demand is a conjunction of literals (a schema that must hold, or must not). This is a tableau: what has one way is

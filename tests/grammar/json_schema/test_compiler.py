@@ -1,6 +1,7 @@
 """`JsonSchemaCompiler`: the instances of each keyword, their spelling, and refusals with their place."""
 
 import json
+from collections import OrderedDict
 
 import pytest
 
@@ -267,3 +268,31 @@ def test_hostile_schemas_get_an_answer_or_an_error(name):
 )  # fmt: skip
 def test_formats_of_languages(name, passing, failing):
     check({"type": "string", "format": name}, passing, failing)
+
+
+@pytest.mark.parametrize("mode", ["full", "generate"])
+def test_keys_of_synthetic_schemas_are_refused(mode):
+    """At any depth, in schemas that contain themselves, and in data that a reference reaches."""
+    key = {"\0types": 64, "\0property": []}
+    deep = {"\0types": 1, "properties": 5}
+    for _ in range(3000):
+        deep = {"not": deep}
+    loop = {"properties": {}, "anyOf": [key]}
+    loop["properties"]["a"] = loop
+    other = OrderedDict(key)
+    around = ({"anyOf": [key, {"required": ["b"]}]}, {"$ref": "#/examples/0", "examples": [key]}, {"not": other})
+    for schema in (key, deep, loop, other, {"allOf": [other]}, *around):
+        with pytest.raises(GrammarError, match="zero byte"):
+            ox.JsonSchemaCompiler.compile(schema, mode=mode)
+
+
+def test_repeats_of_nothing_end():
+    for pattern in ("((()){20000}){20000}", "(((){9}){9999}){9999}"):
+        with pytest.raises(GrammarError, match="repeats too much"):
+            ox.JsonSchemaCompiler.compile({"type": "string", "pattern": pattern, "minLength": 1})
+
+
+@pytest.mark.parametrize("keyword", ["minLength", "minItems", "minProperties", "maxProperties"])
+def test_counts_beyond_floats_are_refused(keyword):
+    with pytest.raises(GrammarError):
+        ox.JsonSchemaCompiler.compile({"type": ["string", "array", "object"], keyword: 10**399})

@@ -60,7 +60,7 @@ def test_forks_that_nothing_concerns_stay_as_they_are(monkeypatch):
     found, n_spent = sizes(False)
     again, n_thorough = sizes(True)
     assert found == again
-    assert n_spent != n_thorough  # forks were left out
+    assert abs(n_thorough - n_spent) > 0.01 * n_spent  # forks were left out, at the price of finding that
     assert sum(isinstance(n, int) for n in found) > 100
 
 

@@ -54,12 +54,13 @@ def outcome(schema):
 
 
 def searched(schema):
-    """The outcome, and how many literals were added to branches until then."""
+    """The outcome, how many literals were added to branches until then, and what the probes before took."""
     search = tableau.Tableau(Documents(schema, 2020), Budget())
     try:
-        return len(search.branches([Literal(schema, True, "", None)])), search.work
+        found = len(search.branches([Literal(schema, True, "", None)]))
     except GrammarError as error:
-        return str(error), search.work
+        found = str(error)
+    return found, search.work, search.probing.spent
 
 
 @pytest.mark.sweep(8)
@@ -79,11 +80,12 @@ def test_a_product_is_found_without_a_search(monkeypatch):
             {"if": {"properties": {f"if{i}": {"const": i}}}, "then": {"required": [f"then{i}"]}} for i in range(40)
         ],
     }
-    quick, n_quick = searched(schema)
+    quick, n_quick, probed = searched(schema)
     assert "more than 2048 combinations" in quick
     assert n_quick < 200
+    assert probed < 20_000
     monkeypatch.setattr(tableau, "MAX_PROBES", 0)
-    slow, n_slow = searched(schema)
+    slow, n_slow, _ = searched(schema)
     assert slow == quick
     assert n_slow > 2000
 
