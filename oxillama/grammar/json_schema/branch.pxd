@@ -59,7 +59,7 @@ cdef class Fork:
     cdef Fork origin
     cdef dict fitting
     cdef bint is_examined, is_named
-    cdef readonly bint has_claims, has_tags
+    cdef bint has_claims, has_tags
     cdef frozenset known_keys, known_names
 
     cdef int examine(self) except -1

@@ -80,7 +80,7 @@ cdef object size_of(dict schema):
         return 0
 
 
-def leaf_expr(Literal literal not None, draft, own):
+def _leaf_expr(Literal literal not None, draft, own):
     """The expression of a schema by itself, in rules of its own."""
     return Compilation(Documents(literal.schema, draft), own).expression([literal])
 
@@ -192,7 +192,7 @@ cdef class Compilation:
         if key is None:
             return None
         draft = self.documents.draft
-        make = partial(leaf_expr, literal, draft)
+        make = partial(_leaf_expr, literal, draft)
         outer, self.texts.place = self.texts.place, literal.path
         found = self.texts.kept((draft, self.texts.narrow, key), make, size_of(<dict> literal.schema))
         self.texts.place = outer

@@ -88,7 +88,7 @@ cdef class NumberAutomaton:
         side = Side(low, low_open, high, high_open)
         divided = max(self.places, 1) if n.multiples else None
         self.limits = Limits.short(side, divided)
-        if not self.is_short(side):
+        if not self._is_short(side):
             self.limits = Limits.long(side, least, divided, self.places, n.plain)
         if self.max_digits is not None:
             if least >= Fraction(10) ** self.max_digits:
@@ -96,7 +96,7 @@ cdef class NumberAutomaton:
             self.limits = replace(self.limits, whole=min(self.limits.whole or self.max_digits, self.max_digits))
         return side
 
-    def is_short(self, side):
+    def _is_short(self, side):
         """Whether there are numbers of few digits between bounds, with an exponent or without."""
         if not self.has_exponents():
             return False

@@ -1,8 +1,20 @@
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from oxillama.grammar.automaton import Budget
 from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.json_schema.literals import Literal
 from oxillama.grammar.json_schema.strings import Strings
+
+class ObjectSchema:
+    literal: Literal
+    properties: dict[str, Any]
+    patterns: list[Any]
+    additional: Literal | None
+    def __init__(self, literal: Literal, budget: Budget) -> None: ...
+
+class Demands:
+    def __init__(self, budget: Budget, schemas: list[ObjectSchema]) -> None: ...
 
 class Objects:
     def __init__(self, texts: JsonText) -> None: ...

@@ -11,6 +11,9 @@ from oxillama.grammar.json_schema.unevaluated import Links
 
 MAX_PROBES: int
 
+class Reading:
+    def __init__(self, schema: object, documents: Documents) -> None: ...
+
 class Tableau:
     documents: Documents
     disjoint: Disjoint
