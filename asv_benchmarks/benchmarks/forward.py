@@ -1,7 +1,5 @@
 """The model's own speed: a prompt, and one token after another."""
 
-import time
-
 from .common import load_engine, tokens
 
 DECODED = 64
@@ -27,11 +25,10 @@ class Prefill:
 
 
 class Decode:
-    """Tokens a second after a prompt of n tokens."""
+    """DECODED tokens after a prompt of n tokens: as times, so that commits take turns at them."""
 
     params = (16, 512)
     param_names = ("depth",)
-    unit = "tokens/s"
     number = 1
 
     def setup(self, n: int) -> None:
@@ -42,33 +39,24 @@ class Decode:
     def teardown(self, n: int) -> None:
         self.engine.close()
 
-    def track_low_level(self, n: int) -> float:
+    def time_low_level(self, n: int) -> None:
         """Logits alone, through ``forward_one``."""
         self.engine.truncate(n)
-        start = time.perf_counter()
-        for i in range(DECODED):
-            self.engine.forward_one(self.prompt[i % n])
-        return DECODED / (time.perf_counter() - start)
-
-    def time_low_level(self, n: int) -> None:
-        """The same as a time, of which that of the CPU can be compared."""
-        self.engine.truncate(n)
         for i in range(DECODED):
             self.engine.forward_one(self.prompt[i % n])
 
-    def track_generate(self, n: int) -> float:
-        """All that `generate` does: scheduling, sampling, text."""
+    def time_generate(self, n: int) -> None:
+        """All that `generate` does: scheduling, sampling, text. The prompt is found in the prefix cache but for its end."""
         self.engine.reset()
-        done = self.engine.generate(self.prompt, max_tokens=DECODED, ignore_eos=True, seed=1)
-        return (len(done.token_ids) - 1) / done.timings.decode_seconds
+        self.engine.generate(self.prompt, max_tokens=DECODED, ignore_eos=True, seed=1)
 
 
 class Batch:
-    """Tokens a second of n sequences that are generated together."""
+    """DECODED tokens for each of n prompts that are generated together."""
 
     params = (1, 4, 16)
     param_names = ("sequences",)
-    unit = "tokens/s"
+    number = 1
 
     def setup(self, n: int) -> None:
         self.engine = load_engine()
@@ -77,7 +65,5 @@ class Batch:
     def teardown(self, n: int) -> None:
         self.engine.close()
 
-    def track_generate(self, n: int) -> float:
-        start = time.perf_counter()
-        done = self.engine.generate(self.prompts, max_tokens=DECODED, ignore_eos=True, seed=1)
-        return sum(len(c.token_ids) for c in done) / (time.perf_counter() - start)
+    def time_generate(self, n: int) -> None:
+        self.engine.generate(self.prompts, max_tokens=DECODED, ignore_eos=True, seed=1)
