@@ -24,6 +24,11 @@ from oxillama.grammar.json_schema.digits import (
 from oxillama.grammar.json_schema.spelling import FAR, MAX_FLOAT, Limits, integer_top, short_numbers
 
 MAX_STATES = 4000
+MAX_BITS = 12_000   # of all divisors together: their least common multiple has digits that Python writes
+MAX_WORK = 1 << 24  # products of two words, or less: a tenth of a second
+PER_UNIT = 1 << 7   # of these, for a unit of the budget
+FEW = 16            # divisors that aren't counted, if each fits into a word
+ONE = 128           # products that a remainder by a further one takes the time of
 # Digits behind the point of a float in exponent form: at most 16, so that from 1e16 on all are integers.
 DIGITS = 16
 cdef tuple EACH_DIGIT = tuple([(digit, digit) for digit in range(10)])
@@ -32,10 +37,14 @@ cdef tuple ANY_DIGIT = ((0, 9),)
 
 
 cdef class NumberAutomaton:
-    """The automaton of a set of numbers, as it is built. max_digits: before the point, at most, of narrow numbers."""
+    """The automaton of a set of numbers, as it is built. max_digits: before the point, at most, of narrow numbers.
+
+    work: that large and many divisors made, in units of the budget; none for a few that fit into a word.
+    """
 
     cdef object numbers, max_states, max_digits, places, limits
-    cdef list moduli, must, todo, edges, remainder_of, classes
+    cdef list moduli, must, todo, edges, remainder_of, classes, tens, words
+    cdef Py_ssize_t n_words, n_products     # words: of each divisor, beyond its first; n_words: what a digit takes
     cdef dict known, allowed
     cdef set finals, powers         # powers: nodes with their exponents added
 
@@ -45,6 +54,11 @@ cdef class NumberAutomaton:
         # x is a multiple of M / 10^places exactly if x 10^places is one of M.
         self.places = max((len(decimal_digits(m)[1]) for m in divisors), default=0)
         self.moduli = [int(m * 10**self.places) for m in divisors]
+        if sum([m.bit_length() for m in self.moduli]) > MAX_BITS:
+            raise GrammarError("its divisors have too many digits together: use fewer, or smaller ones")
+        self.words = [m.bit_length() // 64 for m in self.moduli]
+        self.n_words = sum(self.words) + ONE * max(len(self.moduli) - FEW, 0)
+        self.tens = [powers_up_to(m) for m in self.moduli]
         self.must = [True] * len(numbers.multiples) + [False] * len(numbers.others)
         self.known = {"start": 0}
         self.todo = []
@@ -55,6 +69,10 @@ cdef class NumberAutomaton:
         self.limits = Limits()
         self.remainder_of = [{} for _ in self.moduli]
         self.classes = [{} for _ in self.moduli]
+
+    @property
+    def work(self):
+        return self.n_products // PER_UNIT
 
     def build(self):
         n = self.numbers
@@ -160,9 +178,16 @@ cdef class NumberAutomaton:
             return EACH_DIGIT
         return ZERO_OR_NOT if 0 in cmp or self.numbers.integer is not None else ANY_DIGIT
 
+    cdef int spend(self, Py_ssize_t n_products) except -1:
+        self.n_products += n_products
+        if self.n_products > MAX_WORK:
+            raise GrammarError("its divisors have too many digits for the states that it needs: use smaller ones")
+        return 0
+
     cdef tuple remainders(self, tuple rest, int digit):
         if not rest:
             return rest
+        self.spend(self.n_words)
         return tuple([self.remainder(i, (10 * r + digit) % self.moduli[i]) for i, r in enumerate(rest)])
 
     cdef object remainder(self, Py_ssize_t i, rest):
@@ -170,21 +195,35 @@ cdef class NumberAutomaton:
         1000, only the number of zeros at the end matters."""
         known = self.remainder_of[i].get(rest)
         if known is None:
-            m, power = self.moduli[i], 1
-            ends = []  # by the number of following digits: the digits that make a multiple, -1 for none
-            while True:
-                end = -rest * power % m
-                ends.append(end if end < power else -1)
-                if power >= m:
-                    break
-                power *= 10
-            known = self.remainder_of[i][rest] = self.classes[i].setdefault(tuple(ends), rest)
+            known = self.remainder_of[i][rest] = self.classes[i].setdefault(self.shortest_end(i, rest), rest)
         return known
+
+    cdef tuple shortest_end(self, Py_ssize_t i, rest):
+        """The fewest digits that make a multiple behind a remainder, as their number and value.
+
+        They decide which longer ones do: at one digit more those are ten times as much, less multiples, which is in
+        reach again. So lengths are searched by halves, from the greatest: for most remainders it is that, or nearly.
+        """
+        cdef list tens = self.tens[i]
+        cdef Py_ssize_t none = -1, found = len(tens) - 1, at, stride = 1
+        m = self.moduli[i]
+        end = -rest * tens[found] % m
+        while found - none > 1:
+            at = max(found - stride, (none + found) // 2)
+            stride *= 2
+            self.spend(self.words[i] * self.words[i])
+            shorter = -rest * tens[at] % m
+            if shorter < tens[at]:
+                found, end = at, shorter
+            else:
+                none, stride = at, 1
+        return found, end
 
     cdef bint divides(self, tuple rest, places, bint excess) except -1:
         """Whether all divisors that must divide do, and no others. excess: digits behind the last place matter."""
         if not rest:
             return True
+        self.spend(self.n_words * (1 + self.places // 16))
         scale = 10 ** (self.places - places)
         for r, m, must in zip(rest, self.moduli, self.must):
             if (not excess and r * scale % m == 0) != must:
@@ -307,3 +346,11 @@ cdef class NumberAutomaton:
                         self.edges.append((at, x, y, following))
                     at = following
         return 0
+
+
+cdef list powers_up_to(object m):
+    """The powers of ten from 1 to the first that isn't below a number."""
+    cdef list found = [1]
+    while found[len(found) - 1] < m:
+        found.append(10 * found[len(found) - 1])
+    return found

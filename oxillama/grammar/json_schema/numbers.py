@@ -31,6 +31,7 @@ MAX_LISTED = 1000
 MAX_NARROW_STATES = 12_000  # where digits are counted beside remainders
 STATE_UNITS = 80  # units of the budget for a state
 Edge = tuple[int, str, str, int]  # node, first and last character, node
+Built = tuple[int, list[Edge], list[int], int]  # nodes, edges, nodes at which a number may end, units of the budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,28 +113,33 @@ def _automaton(numbers: Numbers) -> tuple[int, list[tuple[int, tuple[int, int], 
     """Nodes, edges, nodes at which a number may end, and the cost in units of the budget."""
     cost = 0
     try:
-        n, edges, finals = NumberAutomaton(numbers).build()
+        n, edges, finals, work = _built(numbers)
     except GrammarError:
         if not numbers.narrow:
             raise
         cost = STATE_UNITS * MAX_STATES
-        n, edges, finals = _of_large_divisors(numbers)
-    return n, [(a, (ord(x), ord(y)), b) for a, x, y, b in edges], finals, cost + STATE_UNITS * n
+        n, edges, finals, work = _of_large_divisors(numbers)
+    return n, [(a, (ord(x), ord(y)), b) for a, x, y, b in edges], finals, cost + work + STATE_UNITS * n
 
 
-def _of_large_divisors(numbers: Numbers) -> tuple[int, list[Edge], list[int]]:
+def _built(numbers: Numbers, max_states: int = MAX_STATES, max_digits: int | None = None) -> Built:
+    automaton = NumberAutomaton(numbers, max_states, max_digits)
+    return *automaton.build(), automaton.work
+
+
+def _of_large_divisors(numbers: Numbers) -> Built:
     """The multiples between two bounds, if they are few. Else numbers with as many digits as can be counted beside
     remainders, if each divisor has a multiple among them; else with any number of digits."""
     few = _few(numbers)
     if few is not None:
-        return _trie([str(n) for n in few])
-    whole = replace(numbers, narrow=False)
-    n, edges, finals = NumberAutomaton(whole).build()
-    n_digits = MAX_NARROW_STATES // n
+        return *_trie([str(n) for n in few]), 0
+    whole = _built(replace(numbers, narrow=False))
+    n_digits = MAX_NARROW_STATES // whole[0]
     if n_digits > max((len(str(int(m))) for m in numbers.multiples), default=0):
         with suppress(GrammarError):
-            return NumberAutomaton(numbers, MAX_NARROW_STATES, n_digits).build()
-    return n, edges, finals
+            n, edges, finals, work = _built(numbers, MAX_NARROW_STATES, n_digits)
+            return n, edges, finals, work + whole[3]
+    return whole
 
 
 def _few(numbers: Numbers) -> list[int] | None:
@@ -141,7 +147,11 @@ def _few(numbers: Numbers) -> list[int] | None:
     n = numbers
     if not n.plain or n.low is None or n.high is None or not n.multiples:
         return None
-    divisor = math.lcm(*(m.numerator for m in n.multiples))  # whole numbers that they divide are multiples of it
+    divisor = 1  # whole numbers that they divide are multiples of it
+    for m in n.multiples:
+        divisor = math.lcm(divisor, m.numerator)
+        if divisor > max(abs(n.low), abs(n.high)):  # with further ones, too, 0 alone is left
+            break
     first, last = math.ceil(n.low / divisor), math.floor(n.high / divisor)
     if last - first >= MAX_LISTED:
         return None
