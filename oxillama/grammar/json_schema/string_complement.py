@@ -33,7 +33,7 @@ def complement_expr(texts: JsonText, names: frozenset[str]) -> int:
     texts.budget.spend(NAME_UNITS * sum(map(len, names)), "a list of names")
     children: list[dict[str, int]] = [{}]
     ends = set()
-    for name in names:
+    for name in sorted(names):  # so that what it takes is the same in every process
         at = 0
         for c in name:
             if c not in children[at]:
