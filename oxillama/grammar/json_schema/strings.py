@@ -1,5 +1,6 @@
 """Strings: lengths, patterns, formats and lists of texts to one expression."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -86,6 +87,12 @@ class Strings:
             and all(matches(part, text, budget) for part in self.parts)
         )
 
+    def those(self, texts: Iterable[str], budget: Budget) -> list[str]:
+        """The texts that are in the set. budget: the work is subtracted from it."""
+        if not self.parts and not self.excluded and not self.least and self.most is None:  # as of most lists
+            return [text for text in texts if self.allowed is None or text in self.allowed]
+        return [text for text in texts if self.has(text, budget)]
+
 
 def string_expr(texts: JsonText, s: Strings) -> int:
     """The expression of a set of strings."""
@@ -105,7 +112,7 @@ def string_expr(texts: JsonText, s: Strings) -> int:
 def _listed(texts: JsonText, s: Strings) -> int:
     assert s.allowed is not None
     texts.budget.spend(len(s.allowed) + 2 * sum([part.node.n_states for part in s.parts]), "a list of texts")
-    return texts.rules.alt([texts.written(text) for text in sorted(s.allowed) if s.has(text, texts.budget)])
+    return texts.rules.alt([texts.written(text) for text in s.those(sorted(s.allowed), texts.budget)])
 
 
 _ANY = Strings()
