@@ -148,23 +148,24 @@ cdef class PatternNfa:
         return target
 
     def matches(self, str text not None, Budget budget=None):
-        """Whether a text leads from the start to the end. budget: the work is subtracted from it."""
-        cdef Py_ssize_t i, n = len(text), n_closed
-        cdef str what = ""
+        """Whether a text leads from the start to the end. budget: the work is subtracted from it, all at once: threads
+        share this object, and the budget may let another one go on."""
+        cdef Py_ssize_t i, n = len(text), work = 0
+        cdef bint found = False
         self.begin()
         self.reach(self.start)
         for i in range(n):
             self.close(i == 0, False)
-            n_closed = self.states.n
+            work += 2 + 2 * self.states.n
             self.step(text[i])
-            if budget is not None:
-                if budget.left < 2 + 2 * n_closed:
-                    what = f"a pattern that {text[:40]!r} is held against"
-                budget.spend(2 + 2 * n_closed, what)
-            if not self.states.n:
-                return False
-        self.close(n == 0, True)
-        return self.mark.at[self.end] == self.stamp
+            if not self.states.n or (budget is not None and work > budget.left):
+                break
+        else:
+            self.close(n == 0, True)
+            found = self.mark.at[self.end] == self.stamp
+        if budget is not None:
+            budget.spend(work, f"a pattern that {text[:40]!r} is held against" if work > budget.left else "")
+        return found
 
     cdef int begin(self) except -1:
         """Empties the set of states under way."""
