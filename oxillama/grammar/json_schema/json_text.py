@@ -118,8 +118,9 @@ class JsonText:
         return self.rules.alt((expr, self.rules.seq(())))
 
     def again(self, name: Hashable, make: Callable[[], int]) -> int:
-        """An expression that is made once under this name. Its work counts each time, as if it were made again: of
-        alternatives with the same list of texts there may be hundreds."""
+        """An expression that is made once under this name: of alternatives with the same list of texts there may be
+        hundreds. Its work counts each time as it did the first time, also that of spelling characters beyond ASCII,
+        which a second list would find done: that is some units for each of them, whatever came before."""
         known = self._made.get(name)
         if known is None:
             before = self.budget.left

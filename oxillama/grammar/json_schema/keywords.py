@@ -40,11 +40,20 @@ _ONLY_TEXTS = {str}
 class Expansion(Protocol):
     """`Tableau`, as the handlers of keywords see it."""
 
-    documents: Documents
-    budget: Budget
-    disjoint: Disjoint
-    narrow: bool
-    links: Links | None
+    @property
+    def documents(self) -> Documents: ...
+
+    @property
+    def budget(self) -> Budget: ...
+
+    @property
+    def disjoint(self) -> Disjoint: ...
+
+    @property
+    def narrow(self) -> bool: ...
+
+    @property
+    def links(self) -> Links | None: ...
 
     def fork(self, literal: Literal, tag: object, ways: Ways | Callable[[], Ways]) -> Fork: ...
 
