@@ -1,8 +1,8 @@
 """Deterministic automata over characters, for intersections of sets of texts: `Dfa`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget, Range, RuleSet
@@ -17,8 +17,7 @@ MAX_WORK = 300_000
 WORK_UNITS = 3  # units of the budget for one of `Dfa.work`
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """One condition on a text: a tree matches all of it, or doesn't (`negated`)."""
 
     node: Node

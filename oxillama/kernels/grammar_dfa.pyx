@@ -263,8 +263,8 @@ cdef class CharTable:
         cdef Py_ssize_t i, n = self.n_symbols
         cdef uint64_t key = mixed(<uint64_t> (self.first.at[state] + 2))
         cdef int32_t found, other
-        for i in range(state * n, (state + 1) * n):
-            key = mixed(key ^ <uint64_t> (self.alive_at(i) + 2))
+        for i in range(n):
+            key += mixed(<uint64_t> (self.alive_at(state * n + i) + 2) | <uint64_t> i << 32)
         key |= 1
         while True:
             found = get(&self.known, key)
@@ -377,7 +377,7 @@ cdef class CharTable:
             else:
                 target = -1
             push(&self.members, target)
-            key = mixed(key ^ <uint64_t> (target + 2))
+            key += mixed(<uint64_t> (target + 2) | <uint64_t> i << 32)  # of a sum, no part waits for another
         for i in range(self.targets.n):
             self.mark.at[self.targets.at[i]] = -1
         key |= 1

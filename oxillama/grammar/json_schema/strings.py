@@ -1,8 +1,8 @@
 """Strings: lengths, patterns, formats and lists of texts to one expression."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from oxillama.grammar.automaton import Budget
 from oxillama.grammar.dfa import Part, matches
@@ -37,9 +37,9 @@ def format_parts(name: str, narrow: bool = False) -> tuple[Part, ...]:
     return tuple(conditions(parse_regex(pattern or FORMATS[name]), whole=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Strings:
-    """A set of strings. Lengths are in characters (code points); `most`, `allowed`: None for no limit."""
+class Strings(NamedTuple):
+    """A set of strings, a tuple since it names rules. Lengths are in characters (code points); `most`, `allowed`: None
+    for no limit."""
 
     least: int = 0
     most: int | None = None
@@ -48,10 +48,10 @@ class Strings:
     excluded: frozenset[str] = frozenset()
 
     def longer(self, least: int) -> "Strings":
-        return replace(self, least=least) if least > self.least else self
+        return self._replace(least=least) if least > self.least else self
 
     def shorter(self, most: int) -> "Strings":
-        return replace(self, most=most) if self.most is None or most < self.most else self
+        return self._replace(most=most) if self.most is None or most < self.most else self
 
     def having(self, *parts: Part) -> "Strings":
         if not parts:
@@ -74,8 +74,8 @@ class Strings:
             return self
         return Strings(self.least, self.most, self.parts, self.allowed, self.excluded | texts)
 
-    def __contains__(self, text: str) -> bool:
-        return self.has(text)
+    def __contains__(self, text: object) -> bool:
+        return isinstance(text, str) and self.has(text)
 
     def has(self, text: str, budget: Budget | None = None) -> bool:
         """Whether a text is in the set. budget: the work is subtracted from it."""
