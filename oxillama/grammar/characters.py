@@ -3,11 +3,10 @@ r"""Sets of characters by name, as `\p{...}` of a pattern has them: general cate
 They are those of the Unicode version that Python knows (`unicodedata.unidata_version`).
 """
 
-import re
-import unicodedata
 from functools import lru_cache
 
 from oxillama.grammar.automaton import MAX_CHAR, Range, character_ranges
+from oxillama.kernels.grammar_spelling import category_runs
 
 __all__ = ["category_ranges"]
 
@@ -24,7 +23,6 @@ _NAMES = {
     "Private_Use": "Co", "Unassigned": "Cn",
 }  # fmt: skip
 _SHORT = frozenset(_NAMES.values())
-_RUN = re.compile(r"([A-Z][a-z])\1*")
 # All but these are looked at: ideographs and syllables of Unicode 13 and before. No version has had characters in
 # planes 4 to 13 or most of plane 14. Planes 15 and 16 are for private use, all but their last two code points.
 _UNIFORM = (
@@ -63,9 +61,7 @@ def _runs() -> dict[str, list[Range]]:
     runs: dict[str, list[Range]] = {}
     first = 0
     for name, low, high in _UNIFORM:
-        categories = "".join(map(unicodedata.category, map(chr, range(first, low))))
-        for run in _RUN.finditer(categories):
-            runs.setdefault(run[1], []).append((first + run.start() // 2, first + run.end() // 2 - 1))
-        runs.setdefault(name, []).append((low, high))
+        for category, begin, last in (*category_runs(first, low), (name, low, high)):
+            runs.setdefault(category, []).append((begin, last))
         first = high + 1
     return runs

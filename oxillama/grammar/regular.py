@@ -231,5 +231,5 @@ def lower_parts(
         work = dfa.work
     finally:
         rules.budget.spend(WORK_UNITS * work, "an automaton for patterns and lengths")
-    size = dfa.table.n_states * (UTF8_RANGES + sum(map(len, dfa.alphabet)))
+    size = dfa.table.n_states * (UTF8_RANGES + dfa.basis.n_ranges)
     return dfa.expr(rules, chars if called is None or size <= MANY_COPIES else called)

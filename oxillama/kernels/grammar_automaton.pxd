@@ -24,6 +24,7 @@ cdef class Automaton:
     cdef Ints alone             # of each state of the nfa: the state behind an edge that leads there alone, or -1
     cdef Ints single            # of each state of the nfa: the state of the set that has it alone, or -1
     cdef Map known              # states of larger sets
+    cdef Ints silent_at, silent     # of each state of the nfa, or -1: `find_silent`
     cdef Py_ssize_t n_important, work, looked_at, n_linked
     cdef int64_t most
     cdef int32_t stamp
@@ -35,6 +36,7 @@ cdef class Automaton:
     cdef int reset(self, Py_ssize_t states, Py_ssize_t edges, Py_ssize_t calls, Py_ssize_t tokens) noexcept
     cdef int begin(self) except -1
     cdef int gather(self, int32_t s) except -1
+    cdef int32_t find_silent(self, int32_t s) except -1
     cdef int keep(self, int32_t s) except -1
     cdef int32_t intern(self, bint fresh) except -1
     cdef int leave(self, int32_t local, int32_t first, int32_t end) except -1

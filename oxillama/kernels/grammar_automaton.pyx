@@ -94,6 +94,8 @@ cdef class Automaton:
             drop(&self.ranges)
             drop(&self.targets)
             drop(&self.important)
+            drop(&self.silent_at)
+            drop(&self.silent)
             drop(&self.pieces)
             drop(&self.alone)
             drop(&self.single)
@@ -211,6 +213,7 @@ cdef class Automaton:
         forget(&self.known)
         fill(&self.mark, self.nfa.head.n, 0)
         fill(&self.important, self.nfa.head.n, 0)
+        fill(&self.silent_at, self.nfa.head.n, -1)
         if self.split:
             self.alone.n = self.single.n = 0    # states of the attempt before
         fill(&self.alone, self.nfa.head.n, -1)
@@ -253,11 +256,10 @@ cdef class Automaton:
     cdef int gather(self, int32_t s) except -1:
         """Adds a state, and what empty moves lead to, to the set under way. Keeps what has other moves, or none."""
         cdef Nfa n = self.nfa
-        cdef int32_t e, kind, to
+        cdef int32_t e, i, to
         cdef Py_ssize_t bottom = self.targets.n
         cdef Py_ssize_t n_visited = 0
         cdef Py_ssize_t n_edges = 0
-        cdef bint matters
         if self.mark.at[s] == self.stamp or not n.good.at[s]:
             return 0
         self.mark.at[s] = self.stamp
@@ -271,24 +273,42 @@ cdef class Automaton:
             self.targets.n -= 1
             n_visited += 1
             s = self.targets.at[self.targets.n]
-            e = n.head.at[s]
-            matters = e < 0
-            while e >= 0:
-                n_edges += 1
-                kind = n.kind.at[e]
-                to = n.to.at[e]
-                if kind != EPS and n.good.at[to]:
-                    matters = True
-                if kind == EPS or (kind == CALL and n.nullable.at[n.value.at[e]]):
-                    if self.mark.at[to] != self.stamp and n.good.at[to]:
-                        self.mark.at[to] = self.stamp
-                        push(&self.targets, to)
-                e = n.next.at[e]
-            if matters:
+            e = self.silent_at.at[s]
+            if e < 0:
+                e = self.find_silent(s)
+            n_edges += self.silent.at[e]
+            for i in range(e + 3, e + 3 + self.silent.at[e + 2]):
+                to = self.silent.at[i]
+                if self.mark.at[to] != self.stamp:
+                    self.mark.at[to] = self.stamp
+                    push(&self.targets, to)
+            if self.silent.at[e + 1]:
                 self.keep(s)
         self.work += n_visited
         self.looked_at += n_edges
         return 0
+
+    cdef int32_t find_silent(self, int32_t s) except -1:
+        """Notes what `gather` asks of a state, which may have hundreds of moves and be gathered thousands of times: how
+        many it has, whether some are not empty, and where the empty ones lead."""
+        cdef Nfa n = self.nfa
+        cdef int32_t e = n.head.at[s], kind, to, place = self.silent.n, n_edges = 0
+        cdef bint matters = e < 0
+        self.silent_at.at[s] = place
+        for _ in range(3):
+            push(&self.silent, 0)
+        while e >= 0:
+            n_edges += 1
+            kind, to = n.kind.at[e], n.to.at[e]
+            if n.good.at[to]:
+                matters = matters or kind != EPS
+                if kind == EPS or (kind == CALL and n.nullable.at[n.value.at[e]]):
+                    push(&self.silent, to)
+            e = n.next.at[e]
+        self.silent.at[place] = n_edges
+        self.silent.at[place + 1] = matters
+        self.silent.at[place + 2] = self.silent.n - place - 3
+        return place
 
     cdef int keep(self, int32_t s) except -1:
         """Adds a state with moves to the set under way."""
@@ -315,8 +335,8 @@ cdef class Automaton:
                 self.single.at[self.kernel.at[0]] = self.final.n
         else:
             sort(self.kernel.at, n)
-            for i in range(n):
-                key = mixed(key ^ <uint64_t> (self.kernel.at[i] + 1))
+            for i in range(n):          # a sum, whose parts don't wait for each other
+                key += mixed(<uint64_t> (self.kernel.at[i] + 1))
             key |= 1
             while not fresh:
                 at = get(&self.known, key)

@@ -4,6 +4,9 @@ from oxillama.kernels._vectors cimport Ints, Map
 
 cdef enum:
     N_VECTORS = 26
+    EMPTY = 0                   # kinds of empty moves: anywhere,
+    START = 1                   # at the start of a text,
+    STOP = 2                    # at its end
 
 
 cdef class CharTable:
@@ -21,6 +24,7 @@ cdef class CharTable:
     cdef readonly int64_t work
     cdef int64_t limit
     cdef int32_t stamp
+    cdef int end_condition(self, int32_t start, int32_t end, bint negated) except -1
     cdef int spend(self, int64_t work, int64_t n_states) except -1
     cdef int close(self, Ints *states, Ints *mark, bint first, bint last) except -1
     cdef int load(self, int32_t state, Ints *out) except -1

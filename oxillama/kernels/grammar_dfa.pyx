@@ -16,14 +16,11 @@ cdef enum:
     NOWHERE = -1
     MAX_STATES = 20000
     MAX_LENGTH = 1 << 30        # longer than any text that so many states can tell apart
-    EMPTY = 0                   # kinds of empty moves: anywhere,
-    START = 1                   # at the start of a text,
-    STOP = 2                    # at its end
     MAX_MERGED = 256            # states of a table that equal ones are looked for in
 
 
 cdef class CharTable:
-    """Conditions, `add`ed one by one, and then their table. n_symbols: of classes of characters; limit: of the work;
+    """Conditions, added one by one, and then their table. n_symbols: of classes of characters; limit: of the work;
     work: that was done before."""
 
     def __init__(self, int n_symbols, limit, work):
@@ -40,35 +37,14 @@ cdef class CharTable:
             drop(vectors + i)
         forget(&self.known)
 
-    def add(self, list moves not None, list empty not None, int start, int end, bint negated, dict covered not None):
-        """One more condition: moves[state] of (set of characters, target), empty[state] of (kind, target), where kind
-        is "", "^" or "$". covered: by the id of a set of characters its symbols."""
-        cdef int32_t base = self.part.n
-        cdef int32_t part = self.ends.n
-        cdef int32_t target
-        places = {}
-        for here in moves:
-            push(&self.part, part)
-            for characters, target in here:
-                place = places.get(id(characters))
-                if place is None:
-                    place = places[id(characters)] = self.covered_at.n - 1
-                    for symbol in covered[id(characters)]:
-                        push(&self.covered, symbol)
-                    push(&self.covered_at, self.covered.n)
-                push(&self.move_set, place)
-                push(&self.move_to, base + target)
-            push(&self.move_at, self.move_to.n)
-        for here in empty:
-            for kind, target in here:
-                push(&self.empty_kind, START if kind == "^" else STOP if kind == "$" else EMPTY)
-                push(&self.empty_to, base + target)
-            push(&self.empty_at, self.empty_to.n)
-        push(&self.starts, base + start)
-        push(&self.ends, base + end)
+    cdef int end_condition(self, int32_t start, int32_t end, bint negated) except -1:
+        """Ends a condition, whose states, moves and sets of characters were added to the lists of all."""
+        push(&self.starts, start)
+        push(&self.ends, end)
         push(&self.negated, negated)
         fill(&self.mark, self.part.n, 0)
         fill(&self.last_mark, self.part.n, 0)
+        return 0
 
     def build(self, least, most):
         """Makes the table, for texts of `least` to `most` characters. Raises GrammarError if that takes too much."""
@@ -287,8 +263,8 @@ cdef class CharTable:
         cdef Py_ssize_t i, n = self.n_symbols
         cdef uint64_t key = mixed(<uint64_t> (self.first.at[state] + 2))
         cdef int32_t found, other
-        for i in range(state * n, (state + 1) * n):
-            key = mixed(key ^ <uint64_t> (self.alive_at(i) + 2))
+        for i in range(n):
+            key += mixed(<uint64_t> (self.alive_at(state * n + i) + 2) | <uint64_t> i << 32)
         key |= 1
         while True:
             found = get(&self.known, key)
@@ -401,7 +377,7 @@ cdef class CharTable:
             else:
                 target = -1
             push(&self.members, target)
-            key = mixed(key ^ <uint64_t> (target + 2))
+            key += mixed(<uint64_t> (target + 2) | <uint64_t> i << 32)  # of a sum, no part waits for another
         for i in range(self.targets.n):
             self.mark.at[self.targets.at[i]] = -1
         key |= 1

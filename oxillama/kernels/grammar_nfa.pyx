@@ -386,8 +386,7 @@ cdef class Nfa:
         """Spreads backwards from every rule's end; a call counts once its rule is found to match anything at all."""
         cdef Ints todo = Ints(NULL, 0, 0)
         cdef Ints into = Ints(NULL, 0, 0)
-        cdef Ints earlier = Ints(NULL, 0, 0)
-        cdef Ints source = Ints(NULL, 0, 0)
+        cdef Ints back = Ints(NULL, 0, 0)       # of each edge: its source, and the edge before it into its target
         cdef Ints owner = Ints(NULL, 0, 0)
         cdef int32_t rule, s, e
         waiting = {}
@@ -396,13 +395,12 @@ cdef class Nfa:
             fill(&self.fruitful, self.rules.body.n, 0)
             fill(&into, self.head.n, -1)
             fill(&owner, self.head.n, -1)
-            fill(&earlier, self.to.n, -1)
-            fill(&source, self.to.n, -1)
+            fill(&back, 2 * self.to.n, -1)
             for s in range(self.head.n):
                 e = self.head.at[s]
                 while e >= 0:
-                    source.at[e] = s
-                    earlier.at[e] = into.at[self.to.at[e]]
+                    back.at[2 * e] = s
+                    back.at[2 * e + 1] = into.at[self.to.at[e]]
                     into.at[self.to.at[e]] = e
                     e = self.next.at[e]
             for rule in range(self.rules.body.n):
@@ -423,15 +421,14 @@ cdef class Nfa:
                 e = into.at[s]
                 while e >= 0:
                     if self.kind.at[e] == CALL and not self.fruitful.at[self.value.at[e]]:
-                        waiting.setdefault(self.value.at[e], []).append(source.at[e])
-                    elif not self.good.at[source.at[e]]:
-                        self.good.at[source.at[e]] = 1
-                        push(&todo, source.at[e])
-                    e = earlier.at[e]
+                        waiting.setdefault(self.value.at[e], []).append(back.at[2 * e])
+                    elif not self.good.at[back.at[2 * e]]:
+                        self.good.at[back.at[2 * e]] = 1
+                        push(&todo, back.at[2 * e])
+                    e = back.at[2 * e + 1]
         finally:
             drop(&todo)
             drop(&into)
-            drop(&earlier)
-            drop(&source)
+            drop(&back)
             drop(&owner)
         return 0

@@ -1,1 +1,3 @@
-# Functions for other compiled modules alone.
+# Most functions are for other compiled modules alone.
+
+def category_runs(first: int, end: int) -> list[tuple[str, int, int]]: ...

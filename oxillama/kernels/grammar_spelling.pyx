@@ -1,10 +1,13 @@
-"""Spellings of characters as sequences of byte ranges: UTF-8, and what follows the backslash of JSON's escapes.
+"""Spellings of characters as sequences of byte ranges: UTF-8, and what follows the backslash of JSON's escapes; runs of
+characters of one category.
 
 A set such as all letters has 700 ranges and 8,000 sequences: they are made without objects of Python. The order is that
 of `utf8_sequences` and of the escapes of `oxillama.grammar.json_schema.json_text`.
 """
 
 from libc.stdint cimport int32_t
+
+from unicodedata import category
 
 from oxillama.kernels._vectors cimport Ints, drop, push
 
@@ -164,3 +167,20 @@ cdef int product(Ints *out, int32_t first, int32_t last, int32_t low, int32_t hi
         drop(&heads)
         drop(&tails)
     return 0
+
+
+def category_runs(int32_t first, int32_t end):
+    """Runs of characters of one general category of Unicode: (category, first, last) of each. A hundred thousand
+    characters are asked for one by one: nothing of Unicode tells where runs end."""
+    cdef list found = []
+    cdef str here, before = ""
+    cdef int32_t code, begin = first
+    for code in range(first, end):
+        here = category(chr(code))
+        if here != before:
+            if code > begin:
+                found.append((before, begin, code - 1))
+            before, begin = here, code
+    if end > begin:
+        found.append((before, begin, end - 1))
+    return found

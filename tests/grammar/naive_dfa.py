@@ -1,9 +1,9 @@
 """Deterministic automata over characters as plain Python data: what `CharTable` makes, state by state."""
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.dfa import MAX_WORK, _alphabet
-from oxillama.grammar.pattern_nfa import PatternNfa
+from oxillama.grammar.dfa import MAX_WORK
 from oxillama.grammar.regex import MAX_NFA
+from tests.grammar.naive_nfa import NaiveNfa, alphabet
 
 END = -1
 MAX_MERGED = 256
@@ -19,9 +19,9 @@ class NaiveDfa:
 
     def __init__(self, parts, least=0, most=None, limit=MAX_WORK):
         self.parts = parts
-        self.nfas = [PatternNfa(part.node) for part in parts]
+        self.nfas = [NaiveNfa(part.node) for part in parts]
         self.least, self.most, self.limit = least, most, limit
-        self.alphabet, found, n_pieces = _alphabet(self.nfas)
+        self.alphabet, found, n_pieces = alphabet(self.nfas)
         self.symbols = [_symbols(nfa, found) for nfa in self.nfas]
         self.rows = []
         self.finals = set()
@@ -141,4 +141,4 @@ class NaiveDfa:
 
 def _symbols(nfa, found):
     """The moves of each state, on numbers of classes of characters."""
-    return [[(found[id(ranges)], target) for ranges, target in moves] for moves in nfa.moves]
+    return [[(found[ranges], target) for ranges, target in moves] for moves in nfa.moves]

@@ -254,7 +254,7 @@ cdef class Compilation:
     cdef list of_numbers(self, Branch branch):
         n, texts = branch.numbers, self.texts
         if branch.values is not None:
-            texts.budget.spend(4 * len(branch.values), "a list of numbers")
+            self.spend_values(branch)
             return [self.constant(branch, v) for v in sorted(branch.values - branch.without) if v in n]
         if not branch.without and n == ANY_NUMBER:
             return [texts.shared("number")]
@@ -266,6 +266,14 @@ cdef class Compilation:
                 found.append(self.between(n.below(hole, True)))
                 n = n.above(hole, True)
         return [*found, self.between(n)]
+
+    cdef int spend_values(self, Branch branch) except -1:
+        """Takes off the budget what holding listed numbers against the others' bounds and divisors costs."""
+        n = branch.numbers
+        self.texts.budget.spend(
+            4 * len(branch.values) * (1 + len(n.multiples) + len(n.others)), "a list of numbers"
+        )
+        return 0
 
     cdef object constant(self, Branch branch, object value):
         """One number; in mode "generate" as the schema writes it, an integer without a point where one is demanded."""
@@ -294,7 +302,7 @@ cdef class Compilation:
             if branch.types & NUMBERS:
                 if branch.values is None:
                     return None
-                self.texts.budget.spend(4 * len(branch.values), "a list of numbers")
+                self.spend_values(branch)
                 for v in branch.values - branch.without:
                     if v in branch.numbers:
                         numbers.setdefault(v, self.constant(branch, v))

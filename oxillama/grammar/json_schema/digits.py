@@ -1,19 +1,20 @@
-"""Decimal digits: comparisons with bounds as digits are read, and ranges of numbers as ranges of digits."""
+"""Decimal digits: bounds as digits, and ranges of numbers as ranges of digits."""
 
 from fractions import Fraction
 
 from oxillama.errors import GrammarError
 
 __all__ = [
-    "DOWN", "UP", "Side", "beyond", "decimal_digits", "digit_ranges", "exponent_of", "runs", "settled", "sign", "step",
+    "DOWN", "UP", "Side", "decimal_digits", "digit_ranges", "exponent_of", "runs",
 ]  # fmt: skip
 
 # Exponents in the repr() of a float.
 UP, DOWN = (16, 308), (-324, -5)
+MAX_PLACES = 400
 
 
 class Side:
-    """Magnitudes between two bounds: comparisons digit by digit. `cmp` is -1, 0 or 1 for each bound."""
+    """Magnitudes between two bounds, and the digits of these."""
 
     def __init__(self, low: Fraction, low_open: bool, high: Fraction | None, high_open: bool) -> None:
         self.bounds = [low] if high is None else [low, high]
@@ -28,48 +29,24 @@ class Side:
         self.exponent = [exponent_of(b) for b in self.bounds]
 
     def has(self, magnitude: Fraction) -> bool:
-        return self.fits(tuple((magnitude > b) - (magnitude < b) for b in self.bounds))
-
-    def fits(self, cmp: tuple[int, ...]) -> bool:
-        if cmp[0] < 0 or (cmp[0] == 0 and self.open[0]):
+        low, high = self.bounds[0], self.bounds[-1]
+        if magnitude < low or (magnitude == low and self.open[0]):
             return False
-        return len(cmp) == 1 or cmp[1] < 0 or (cmp[1] == 0 and not self.open[1])
-
-    def end_of_whole(self, n: int, cmp: tuple[int, ...]) -> tuple[int, ...]:
-        """Comparisons once `n` digits, without more before the point, are the whole part."""
-        return tuple(c if n == len(w) else n - len(w) for c, w in zip(cmp, self.whole, strict=True))
-
-
-def settled(cmp: tuple[int, ...], digits: list[str], n: int) -> tuple[int, ...]:
-    """Comparisons of a number that ends here: a bound with more digits is larger."""
-    if 0 not in cmp:
-        return cmp
-    return tuple(c or -bool(d[n:].strip("0")) for c, d in zip(cmp, digits, strict=True))
-
-
-def step(cmp: tuple[int, ...], digits: list[str], at: int, digit: int) -> tuple[int, ...]:
-    """Comparisons after one more digit: the first that differs decides."""
-    if 0 not in cmp:
-        return cmp
-    return tuple(
-        c or (digit > int(d[at] if at < len(d) else 0)) - (digit < int(d[at] if at < len(d) else 0))
-        for c, d in zip(cmp, digits, strict=True)
-    )
-
-
-def sign(cmp: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple((c > 0) - (c < 0) for c in cmp)
+        return len(self.bounds) == 1 or magnitude < high or (magnitude == high and not self.open[1])
 
 
 def decimal_digits(value: Fraction) -> tuple[str, str]:
     """Digits before and behind the point. Every number of a schema has finitely many."""
-    places = 0
-    while value.denominator != 1:
-        value *= 10
-        places += 1
-        if places > 400:
-            raise GrammarError("it has no finite decimal form")
-    text = str(value.numerator).rjust(places + 1, "0")
+    rest = value.denominator
+    twos, fives = (rest & -rest).bit_length() - 1, 0
+    rest >>= twos
+    while rest % 5 == 0 and fives <= MAX_PLACES:
+        rest //= 5
+        fives += 1
+    places = max(twos, fives)
+    if rest != 1 or places > MAX_PLACES:
+        raise GrammarError("it has no finite decimal form")
+    text = str(value.numerator * 10**places // value.denominator).rjust(places + 1, "0")
     return text[: len(text) - places], text[len(text) - places :]
 
 
@@ -107,10 +84,3 @@ def digit_ranges(low: int, high: int) -> list[tuple[tuple[str, str], ...]]:
         out.append((*((c, c) for c in fixed), (str(digit), str(digit + steps)), *((("0", "9"),) * free)))
         low += (steps + 1) * size
     return out
-
-
-def beyond(cmp: tuple[int, ...], digit: int) -> tuple[int, ...]:
-    """Comparisons after one more digit than the bounds have."""
-    if 0 not in cmp:
-        return cmp
-    return tuple(c or int(digit > 0) for c in cmp)

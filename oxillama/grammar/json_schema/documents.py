@@ -93,6 +93,8 @@ class Documents:
 
     def _check_circles(self, literal: Literal, schema: Schema, base: str) -> None:
         """Raises GrammarError for references that lead back to themselves without an object or an array in between."""
+        if id(schema) in self._straight or (isinstance(schema, dict) and _IN_PLACE.isdisjoint(schema)):  # as most are
+            return
         path: set[int] = set()
         todo: list[tuple[Schema, str, bool]] = [(schema, base, False)]
         while todo:

@@ -49,7 +49,7 @@ def others(
             continue
         keys = []
         for s in (s.having(*parts) for s in sets for parts in choices):
-            keys.append(string_expr(texts, s.without(frozenset(n for n in named if s.has(n, texts.budget)))))
+            keys.append(string_expr(texts, s.without(frozenset(s.those(named, texts.budget)))))
         pairs.append(rules.seq((rules.alt(keys), texts.colon, value(demands))))
     if not pairs:
         return None

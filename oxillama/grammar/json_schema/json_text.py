@@ -118,8 +118,9 @@ class JsonText:
         return self.rules.alt((expr, self.rules.seq(())))
 
     def again(self, name: Hashable, make: Callable[[], int]) -> int:
-        """An expression that is made once under this name. Its work counts each time, as if it were made again: of
-        alternatives with the same list of texts there may be hundreds."""
+        """An expression that is made once under this name: of alternatives with the same list of texts there may be
+        hundreds. Its work counts each time as it did the first time, also that of spelling characters beyond ASCII,
+        which a second list would find done: that is some units for each of them, whatever came before."""
         known = self._made.get(name)
         if known is None:
             before = self.budget.left
@@ -131,10 +132,11 @@ class JsonText:
 
     def helper(self, name: object, make: Callable[[], int], calls: int = 0) -> int:
         """A call of a rule that is made once under this name. calls: as in `RuleSet.rule`."""
-        if name not in self._rules:
+        rule = self._rules.get(name)
+        if rule is None:
             rule = self._rules[name] = self.rules.new_rule(name if isinstance(name, str) else "")
             self.rules.define(rule, make())
-        return self.rules.rule(self._rules[name], calls)
+        return self.rules.rule(rule, calls)
 
     def postponed(self, name: object, make: Callable[[], int], size: int = 0, calls: int = 0) -> int:
         """As `helper`, of a rule that `finish` makes: a schema that is refused for its structure needs none of its
@@ -147,14 +149,15 @@ class JsonText:
         return self.rules.rule(self._postponed(name, size, lambda rule: self._link(rule, name, make)))
 
     def _postponed(self, name: object, size: int, make: Callable[[int], None]) -> int:
-        if name not in self._rules:
-            self._rules[name] = self.rules.new_rule("")
-            later = _Later(self._rules[name], size, self.place, make)
+        rule = self._rules.get(name)
+        if rule is None:
+            rule = self._rules[name] = self.rules.new_rule("")
+            later = _Later(rule, size, self.place, make)
             if size > LIKELY_REFUSED:
                 self._make(later)
             else:
                 self._later.append(later)
-        return self._rules[name]
+        return rule
 
     def finish(self) -> None:
         """Makes the rules that were postponed, the largest first: if one is refused, it is likely to be that one.

@@ -1,7 +1,6 @@
 """Keywords that hold: one function each, which adds the keyword's demands to a branch of the tableau."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from typing import Protocol
 
@@ -40,11 +39,20 @@ _ONLY_TEXTS = {str}
 class Expansion(Protocol):
     """`Tableau`, as the handlers of keywords see it."""
 
-    documents: Documents
-    budget: Budget
-    disjoint: Disjoint
-    narrow: bool
-    links: Links | None
+    @property
+    def documents(self) -> Documents: ...
+
+    @property
+    def budget(self) -> Budget: ...
+
+    @property
+    def disjoint(self) -> Disjoint: ...
+
+    @property
+    def narrow(self) -> bool: ...
+
+    @property
+    def links(self) -> Links | None: ...
 
     def fork(self, literal: Literal, tag: object, ways: Ways | Callable[[], Ways]) -> Fork: ...
 
@@ -58,7 +66,7 @@ def _type(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, de
     if integer:
         branch.numbers = branch.numbers.of_kind(True)
         if tableau.documents.draft == 4:
-            branch.numbers = replace(branch.numbers, plain=True)
+            branch.numbers = branch.numbers._replace(plain=True)
 
 
 def _types(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:
@@ -223,9 +231,9 @@ def _multiple(tableau: Expansion, branch: Branch, keyword: str, literal: Literal
         raise refusal(literal.path, "multipleOf", f"{value} isn't above 0")
     numbers = branch.numbers
     if keyword == "multipleOf":
-        branch.numbers = replace(numbers, multiples=numbers.multiples | {value})
+        branch.numbers = numbers._replace(multiples=numbers.multiples | {value})
     else:
-        branch.numbers = replace(numbers, others=numbers.others | {value})
+        branch.numbers = numbers._replace(others=numbers.others | {value})
 
 
 def _fractional(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, demands: Demands) -> None:

@@ -10,10 +10,10 @@ divisors ask for more; others have about 17 significant digits and a small expon
 import json
 import math
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import RuleSet
@@ -31,10 +31,10 @@ MAX_LISTED = 1000
 MAX_NARROW_STATES = 12_000  # where digits are counted beside remainders
 STATE_UNITS = 80  # units of the budget for a state
 Edge = tuple[int, str, str, int]  # node, first and last character, node
+Built = tuple[int, list[Edge], list[int], int]  # nodes, edges, nodes at which a number may end, units of the budget
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(NamedTuple):
     """A set of numbers. low, high: None for no bound; `open`: without the bound itself. integer: None for either kind.
 
     multiples: numbers that must divide; others: numbers that must not. plain: integers have neither point nor exponent.
@@ -53,26 +53,26 @@ class Numbers:
 
     def above(self, bound: Fraction, is_open: bool) -> "Numbers":
         if self.low is None or (bound, is_open) > (self.low, self.low_open):
-            return replace(self, low=bound, low_open=is_open)
+            return self._replace(low=bound, low_open=is_open)
         return self
 
     def below(self, bound: Fraction, is_open: bool) -> "Numbers":
         if self.high is None or (-bound, is_open) > (-self.high, self.high_open):
-            return replace(self, high=bound, high_open=is_open)
+            return self._replace(high=bound, high_open=is_open)
         return self
 
     def of_kind(self, integer: bool) -> "Numbers":
         """Integers alone, or all others; an empty set has bounds that exclude each other."""
         if self.integer is (not integer):
-            return replace(self, low=Fraction(1), high=Fraction(0))
-        return self if self.integer is integer else replace(self, integer=integer)
+            return self._replace(low=Fraction(1), high=Fraction(0))
+        return self if self.integer is integer else self._replace(integer=integer)
 
     def for_generating(self) -> "Numbers":
         """The same set with bounded spellings, and integers without a point."""
         integer = self.integer
         if integer is None and any(m.denominator == 1 for m in self.multiples):
             integer = True
-        return replace(self, integer=integer, plain=integer is True, narrow=True)
+        return self._replace(integer=integer, plain=integer is True, narrow=True)
 
     def least_magnitude(self, bound: Fraction, is_open: bool) -> Fraction:
         """The smallest magnitude above 0 that is not below a bound and is a multiple of the divisors."""
@@ -83,9 +83,10 @@ class Numbers:
         times = math.ceil(bound / step)
         return step * (times + (times * step == bound and (is_open or not bound)))
 
-    def __contains__(self, value: Fraction) -> bool:
+    def __contains__(self, value: object) -> bool:
         return (
-            (self.low is None or value > self.low or (value == self.low and not self.low_open))
+            isinstance(value, Fraction)
+            and (self.low is None or value > self.low or (value == self.low and not self.low_open))
             and (self.high is None or value < self.high or (value == self.high and not self.high_open))
             and (self.integer is None or self.integer == (value.denominator == 1))
             and all((value / m).denominator == 1 for m in self.multiples)
@@ -112,28 +113,33 @@ def _automaton(numbers: Numbers) -> tuple[int, list[tuple[int, tuple[int, int], 
     """Nodes, edges, nodes at which a number may end, and the cost in units of the budget."""
     cost = 0
     try:
-        n, edges, finals = NumberAutomaton(numbers).build()
+        n, edges, finals, work = _built(numbers)
     except GrammarError:
         if not numbers.narrow:
             raise
         cost = STATE_UNITS * MAX_STATES
-        n, edges, finals = _of_large_divisors(numbers)
-    return n, [(a, (ord(x), ord(y)), b) for a, x, y, b in edges], finals, cost + STATE_UNITS * n
+        n, edges, finals, work = _of_large_divisors(numbers)
+    return n, [(a, (ord(x), ord(y)), b) for a, x, y, b in edges], finals, cost + work + STATE_UNITS * n
 
 
-def _of_large_divisors(numbers: Numbers) -> tuple[int, list[Edge], list[int]]:
+def _built(numbers: Numbers, max_states: int = MAX_STATES, max_digits: int | None = None) -> Built:
+    automaton = NumberAutomaton(numbers, max_states, max_digits)
+    return *automaton.build(), automaton.work
+
+
+def _of_large_divisors(numbers: Numbers) -> Built:
     """The multiples between two bounds, if they are few. Else numbers with as many digits as can be counted beside
     remainders, if each divisor has a multiple among them; else with any number of digits."""
     few = _few(numbers)
     if few is not None:
-        return _trie([str(n) for n in few])
-    whole = replace(numbers, narrow=False)
-    n, edges, finals = NumberAutomaton(whole).build()
-    n_digits = MAX_NARROW_STATES // n
+        return *_trie([str(n) for n in few]), 0
+    whole = _built(numbers._replace(narrow=False))
+    n_digits = MAX_NARROW_STATES // whole[0]
     if n_digits > max((len(str(int(m))) for m in numbers.multiples), default=0):
         with suppress(GrammarError):
-            return NumberAutomaton(numbers, MAX_NARROW_STATES, n_digits).build()
-    return n, edges, finals
+            n, edges, finals, work = _built(numbers, MAX_NARROW_STATES, n_digits)
+            return n, edges, finals, work + whole[3]
+    return whole
 
 
 def _few(numbers: Numbers) -> list[int] | None:
@@ -141,7 +147,11 @@ def _few(numbers: Numbers) -> list[int] | None:
     n = numbers
     if not n.plain or n.low is None or n.high is None or not n.multiples:
         return None
-    divisor = math.lcm(*(m.numerator for m in n.multiples))  # whole numbers that they divide are multiples of it
+    divisor = 1  # whole numbers that they divide are multiples of it
+    for m in n.multiples:
+        divisor = math.lcm(divisor, m.numerator)
+        if divisor > max(abs(n.low), abs(n.high)):  # with further ones, too, 0 alone is left
+            break
     first, last = math.ceil(n.low / divisor), math.floor(n.high / divisor)
     if last - first >= MAX_LISTED:
         return None

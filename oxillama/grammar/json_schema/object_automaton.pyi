@@ -11,13 +11,16 @@ class Wanted:
 
 class Pair:
     ways: list[tuple[int, int]]
-    required: bool
+    @property
+    def required(self) -> bool: ...
     def __init__(self, one: int, required: bool, ways: list[tuple[int, int]] | None = ...) -> None: ...
 
 class Plan:
     groups: list[object]
-    others: list[tuple[int, int]]
-    wanted: list[Wanted]
+    @property
+    def others(self) -> list[tuple[int, int]]: ...
+    @property
+    def wanted(self) -> list[Wanted]: ...
     least: int
     most: int | None
     def __init__(self, wanted: list[Wanted]) -> None: ...

@@ -7,10 +7,14 @@ from oxillama.grammar.json_schema.literals import Literal
 from oxillama.grammar.json_schema.strings import Strings
 
 class ObjectSchema:
-    literal: Literal
-    properties: dict[str, Any]
-    patterns: list[Any]
-    additional: Literal | None
+    @property
+    def literal(self) -> Literal: ...
+    @property
+    def properties(self) -> dict[str, Any]: ...
+    @property
+    def patterns(self) -> list[Any]: ...
+    @property
+    def additional(self) -> Literal | None: ...
     def __init__(self, literal: Literal, budget: Budget) -> None: ...
 
 class Demands:

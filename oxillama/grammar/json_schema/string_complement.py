@@ -33,7 +33,7 @@ def complement_expr(texts: JsonText, names: frozenset[str]) -> int:
     texts.budget.spend(NAME_UNITS * sum(map(len, names)), "a list of names")
     children: list[dict[str, int]] = [{}]
     ends = set()
-    for name in names:
+    for name in sorted(names):  # so that what it takes is the same in every process
         at = 0
         for c in name:
             if c not in children[at]:
@@ -49,13 +49,14 @@ def complement_expr(texts: JsonText, names: frozenset[str]) -> int:
     for (first, following), lead in zip(_LEADS, leads, strict=True):
         starts.append((rules.range(*first), lead))
         edges.append((lead, rules.seq([rules.range(*bounds) for bounds in following]), rest))
+    letters = {c: rules.literal(c.encode()) for c in sorted(set().union(*names))}
     plain: dict[tuple[str, ...], int] = {}
     for at, branches in enumerate(children):
         without = tuple(branches)
         if without not in plain:
             plain[without] = rules.alt([rules.range(*gap) for gap in _gaps(without)])
         edges.append((at, plain[without], rest))
-        edges += [(at, rules.literal(c.encode()), to) for c, to in branches.items()]
+        edges += [(at, letters[c], to) for c, to in branches.items()]
         if at not in ends:
             edges.append((at, texts.quote, end))
     return rules.seq((texts.quote, rules.graph(n + 2 + len(_LEADS), edges, [end], starts, n)))

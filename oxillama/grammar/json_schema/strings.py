@@ -1,7 +1,8 @@
 """Strings: lengths, patterns, formats and lists of texts to one expression."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import NamedTuple
 
 from oxillama.grammar.automaton import Budget
 from oxillama.grammar.dfa import Part, matches
@@ -36,9 +37,9 @@ def format_parts(name: str, narrow: bool = False) -> tuple[Part, ...]:
     return tuple(conditions(parse_regex(pattern or FORMATS[name]), whole=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Strings:
-    """A set of strings. Lengths are in characters (code points); `most`, `allowed`: None for no limit."""
+class Strings(NamedTuple):
+    """A set of strings, a tuple since it names rules. Lengths are in characters (code points); `most`, `allowed`: None
+    for no limit."""
 
     least: int = 0
     most: int | None = None
@@ -47,10 +48,10 @@ class Strings:
     excluded: frozenset[str] = frozenset()
 
     def longer(self, least: int) -> "Strings":
-        return replace(self, least=least) if least > self.least else self
+        return self._replace(least=least) if least > self.least else self
 
     def shorter(self, most: int) -> "Strings":
-        return replace(self, most=most) if self.most is None or most < self.most else self
+        return self._replace(most=most) if self.most is None or most < self.most else self
 
     def having(self, *parts: Part) -> "Strings":
         if not parts:
@@ -73,8 +74,8 @@ class Strings:
             return self
         return Strings(self.least, self.most, self.parts, self.allowed, self.excluded | texts)
 
-    def __contains__(self, text: str) -> bool:
-        return self.has(text)
+    def __contains__(self, text: object) -> bool:
+        return isinstance(text, str) and self.has(text)
 
     def has(self, text: str, budget: Budget | None = None) -> bool:
         """Whether a text is in the set. budget: the work is subtracted from it."""
@@ -85,6 +86,12 @@ class Strings:
             and (self.most is None or len(text) <= self.most)
             and all(matches(part, text, budget) for part in self.parts)
         )
+
+    def those(self, texts: Iterable[str], budget: Budget) -> list[str]:
+        """The texts that are in the set. budget: the work is subtracted from it."""
+        if not self.parts and not self.excluded and not self.least and self.most is None:  # as of most lists
+            return [text for text in texts if self.allowed is None or text in self.allowed]
+        return [text for text in texts if self.has(text, budget)]
 
 
 def string_expr(texts: JsonText, s: Strings) -> int:
@@ -105,7 +112,7 @@ def string_expr(texts: JsonText, s: Strings) -> int:
 def _listed(texts: JsonText, s: Strings) -> int:
     assert s.allowed is not None
     texts.budget.spend(len(s.allowed) + 2 * sum([part.node.n_states for part in s.parts]), "a list of texts")
-    return texts.rules.alt([texts.written(text) for text in sorted(s.allowed) if s.has(text, texts.budget)])
+    return texts.rules.alt([texts.written(text) for text in s.those(sorted(s.allowed), texts.budget)])
 
 
 _ANY = Strings()

@@ -94,14 +94,12 @@ cdef Py_ssize_t size_of(dict schema) except -1:
 
 
 cdef class Tableau:
-    """Expands demands into branches, for one document. narrow: for mode "generate"; every_fork: forks that nothing new
-    concerns are looked at, too, which tells nothing but whether they could be left out."""
+    """Expands demands into branches, for one document. narrow: for mode "generate"."""
 
     cdef readonly object documents, disjoint
     cdef readonly Budget budget, probing
     cdef readonly bint narrow
     cdef readonly Py_ssize_t work
-    cdef public bint every_fork
     cdef readonly object links          # kept once a schema has an unevaluated keyword
     cdef dict readings                  # by the identity of schemas, which the documents keep
     cdef dict facts, forks, types
@@ -236,7 +234,7 @@ cdef class Tableau:
         cdef object touched = None
         if branch.types & OBJECTS and branch.objects and branch.its_known().is_contradictory():
             branch.types &= ~OBJECTS
-        if unchanged and not self.every_fork:
+        if unchanged:
             touched = branch.touched()
         self.budget.spend(unchanged, COMBINATIONS)
         for i in range(unchanged + len(branch.added)):
