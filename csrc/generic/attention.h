@@ -72,13 +72,8 @@ APART find_panels(attn *s, int64_t tile, int64_t end)
         int64_t key = tile + 16 * i < end ? tile + 16 * i : tile;
         const uint8_t *k = panel_at(a, a->k, a->k_block_bytes, k_bytes, key);
         const uint8_t *v = panel_at(a, a->v, a->v_block_bytes, v_bytes, key);
-        if (i < 4) {
-            s->k_panel[i] = k;
-            s->v_panel[i] = v;
-        } else {
-            s->k_next[i - 4] = k;
-            s->v_next[i - 4] = v;
-        }
+        (i < 4 ? s->k_panel : s->k_next)[i % 4] = k;
+        (i < 4 ? s->v_panel : s->v_next)[i % 4] = v;
     }
 }
 
