@@ -27,7 +27,7 @@ INLINE void bend(const attn *s, int row, int64_t tile)
 }
 
 /* Online softmax of one row over keys [from, to) of a tile: scores become weights. */
-INLINE void soften(const attn *s, int row, int64_t tile, int from, int to)
+APART soften(const attn *s, int row, int64_t tile, int from, int to)
 {
     float *p = s->scores + row * OX_ATTN_TILE;
     if (s->a->softcap > 0 || s->a->slopes || s->a->bias)
@@ -63,7 +63,7 @@ INLINE const uint8_t *panel_at(const ox_attn_args *a, const void *slab, size_t b
 
 /* The panels of a tile and of the next one, which lie anywhere. In place of one behind the last key stands this tile's
  * first: no product reads it, and to ask for it again costs nothing. */
-INLINE void find_panels(attn *s, int64_t tile, int64_t end)
+APART find_panels(attn *s, int64_t tile, int64_t end)
 {
     const ox_attn_args *a = s->a;
     size_t k_bytes = ox_k_panel_bytes((ox_kv_type)a->kv_type, (size_t)a->k_dim);
@@ -72,18 +72,13 @@ INLINE void find_panels(attn *s, int64_t tile, int64_t end)
         int64_t key = tile + 16 * i < end ? tile + 16 * i : tile;
         const uint8_t *k = panel_at(a, a->k, a->k_block_bytes, k_bytes, key);
         const uint8_t *v = panel_at(a, a->v, a->v_block_bytes, v_bytes, key);
-        if (i < 4) {
-            s->k_panel[i] = k;
-            s->v_panel[i] = v;
-        } else {
-            s->k_next[i - 4] = k;
-            s->v_next[i - 4] = v;
-        }
+        (i < 4 ? s->k_panel : s->k_next)[i % 4] = k;
+        (i < 4 ? s->v_panel : s->v_next)[i % 4] = v;
     }
 }
 
 /* Halves to floats, once for all rows; keys that no row sees may hold anything, and stay unused. */
-INLINE void convert_tile(attn *s, int n_keys)
+APART convert_tile(attn *s, int n_keys)
 {
     size_t k = (size_t)s->a->k_dim * 16, v = (size_t)s->dims * 16;
     for (int i = 0; 16 * i < n_keys; i++) {
@@ -109,7 +104,7 @@ INLINE void unpack_codes(const uint8_t *src, uint8_t *dst, int bytes, int half, 
 }
 
 /* As convert_tile, for codes of 4 bits. */
-INLINE void unpack_tile(attn *s, int n_keys)
+APART unpack_tile(attn *s, int n_keys)
 {
     vb table = vb_table(ox_codes_kv), unsigned_table = vb_xor(table, vb_set1((char)0x80));
     int k = 256 * s->chunks, v = 8 * s->dims;
@@ -136,10 +131,10 @@ INLINE void weigh_values(const attn *s, int64_t tile, const int type)
         for (int h = 0; from < to && h < a->group; h++)
             soften(s, i * a->group + h, tile, from, to);
         if (from < to && !whole)
-            values_of(s, i * a->group, a->group, from, to, type);
+            values_of_type(s, i * a->group, a->group, from, to, type);
     }
     if (whole)
-        values_of(s, 0, s->rows, 0, OX_ATTN_TILE, type);
+        values_of_type(s, 0, s->rows, 0, OX_ATTN_TILE, type);
 }
 
 INLINE void attend_tile(attn *s, int64_t tile, int64_t end, const int type)
@@ -148,17 +143,17 @@ INLINE void attend_tile(attn *s, int64_t tile, int64_t end, const int type)
     find_panels(s, tile, end);
     if (type == OX_KV_F16 && s->rows >= SHARED_ROWS) {
         convert_tile(s, n_keys);
-        score_tile(s, n_keys, CONVERTED);
+        score_tile_of_type(s, n_keys, CONVERTED);
         weigh_values(s, tile, CONVERTED);
         return;
     }
     if (type == OX_KV_Q4_0 && s->rows >= UNPACKED_ROWS) {
         unpack_tile(s, n_keys);
-        score_tile(s, n_keys, UNPACKED);
+        score_tile_of_type(s, n_keys, UNPACKED);
         weigh_values(s, tile, UNPACKED);
         return;
     }
-    score_tile(s, n_keys, type);
+    score_tile_of_type(s, n_keys, type);
     weigh_values(s, tile, type);
 }
 
@@ -204,9 +199,10 @@ INLINE void pack_codes(const attn *s, int block, int r, int R)
 }
 
 /* Queries to blocks of interleaved rows, scaled. */
-INLINE void pack_queries(const attn *s, const int type)
+APART pack_queries(const attn *s)
 {
     const ox_attn_args *a = s->a;
+    const int type = a->kv_type;
     float *padded = (float *)s->codes + 32 * s->chunks;
     for (int i = a->k_dim; i < 32 * s->chunks; i++)
         padded[i] = 0;
@@ -216,10 +212,10 @@ INLINE void pack_queries(const attn *s, const int type)
             int row = block + r;
             const float *q = a->q + (size_t)(row / a->group) * a->q_stride
                 + (size_t)(row % a->group) * (size_t)a->k_dim;
-            for (int i = 0; i < a->k_dim; i++)
-                if (ox_kv_coded(type))
-                    padded[i] = q[i];
-                else
+            if (ox_kv_coded(type))
+                memcpy(padded, q, (size_t)a->k_dim * 4);
+            else
+                for (int i = 0; i < a->k_dim; i++)
                     s->q[block * a->k_dim + i * R + r] = q[i] * a->scale;
             if (type == OX_KV_Q4_0) {
                 for (int i = a->k_dim; i < 32 * s->chunks; i++) /* the last row's are rotated */
@@ -265,7 +261,7 @@ INLINE void merge_row(const attn *s, const attn *next, int row)
     s->max[row] = max;
 }
 
-INLINE void merge_state(const attn *s, float *state)
+APART merge_state(const attn *s, float *state)
 {
     attn next = *s;
     use_state(&next, state);
@@ -274,7 +270,7 @@ INLINE void merge_state(const attn *s, float *state)
 }
 
 /* Sums to averages; a sink joins the sum of weights alone. A row that saw nothing gives zeros. */
-INLINE void finish(const attn *s)
+APART finish(const attn *s)
 {
     const ox_attn_args *a = s->a;
     for (int row = 0; row < s->rows; row++) {
@@ -301,18 +297,23 @@ INLINE void attend(const ox_attn_args *a, const int type)
 {
     attn s = begin(a);
     float *all = a->scratch, *one = all + ox_attn_state((size_t)s.rows, (size_t)a->v_dim);
-    pack_queries(&s, type);
-    use_state(&s, a->span >= 0 ? a->state : all);
+    pack_queries(&s);
     int64_t first = ox_attn_first(a, a->pos) / OX_ATTN_SPAN, end = ox_attn_end(a, a->pos + a->n_queries - 1);
-    attend_span(&s, a->span >= 0 ? a->span : first, type);
-    for (int64_t span = first + 1; a->span < 0 && span * OX_ATTN_SPAN < end; span++) {
-        use_state(&s, one);
+    int64_t span = a->span >= 0 ? a->span : first;
+    use_state(&s, a->span >= 0 ? a->state : all);
+    for (;; span++) { /* one call: it is inlined */
         attend_span(&s, span, type);
-        use_state(&s, all);
-        merge_state(&s, one);
+        if (a->span >= 0)
+            return;
+        if (span > first) {
+            use_state(&s, all);
+            merge_state(&s, one);
+        }
+        if ((span + 1) * OX_ATTN_SPAN >= end)
+            break;
+        use_state(&s, one);
     }
-    if (a->span < 0)
-        finish(&s);
+    finish(&s);
 }
 
 /* Functions of their own: the compiler takes long over one of all of them. */

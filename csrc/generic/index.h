@@ -25,9 +25,9 @@ INLINE void index_tile(attn *s, int64_t tile, int64_t end, const float *weights,
     find_panels(s, tile, end);
     if (type == OX_KV_F16 && s->rows >= SHARED_ROWS) {
         convert_tile(s, n_keys);
-        score_tile(s, n_keys, CONVERTED);
+        score_tile_of_type(s, n_keys, CONVERTED);
     } else
-        score_tile(s, n_keys, type);
+        score_tile_of_type(s, n_keys, type);
     for (int i = 0; i < a->n_queries; i++) {
         int64_t seen = ox_attn_end(a, a->pos + i) - tile;
         put_scores(s, i, tile, seen < n_keys ? (int)seen : n_keys, weights, stride);
@@ -40,7 +40,7 @@ INLINE void index_keys(const ox_attn_args *args, const float *weights, size_t st
     a.v = a.k; /* of no width */
     a.v_dim = 0;
     attn s = begin(&a);
-    pack_queries(&s, type);
+    pack_queries(&s);
     int64_t end = ox_attn_end(&a, a.pos + a.n_queries - 1);
     for (int64_t tile = a.span * OX_ATTN_SPAN; tile < end; tile += OX_ATTN_TILE)
         index_tile(&s, tile, end, weights, stride, type);
