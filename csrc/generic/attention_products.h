@@ -111,7 +111,7 @@ INLINE void score_codes(const attn *s, int row, int key, const int R, const int 
             acc[r][v] = vf_zero();
     for (int c = 0; c < s->chunks; c++, k += CODE_BYTES(type), q += 32 * R, scale += 16, d += R, start += R) {
         if (row == 0) {
-            UNROLL for (int i = 0; i < CACHED_CODE_BYTES(type); i += 64)
+            for (int i = 0; i < CACHED_CODE_BYTES(type); i += 64)
                 ask(next + CACHED_CODE_BYTES(type) * c + i);
             ask(next + CACHED_CODE_BYTES(type) * s->chunks + 32 * c);
         }
@@ -249,7 +249,7 @@ INLINE void add_codes(const attn *s, int row, int from, int to, int chunk, const
         const uint8_t *next = s->v_next[key / 16] + at / (512 / CACHED_CODE_BYTES(type));
         vb v[D];
         if (row == 0)
-            UNROLL for (int d = 0; d < CACHED_CODE_BYTES(type) / 4; d += 64)
+            for (int d = 0; d < CACHED_CODE_BYTES(type) / 4; d += 64)
                 ask(next + d);
         UNROLL for (int d = 0; d < D; d++)
             v[d] = code_vector(codes, d, D, table, type);

@@ -50,6 +50,12 @@ def rms_norm(Rows x, Vector w not None, float eps, bint codes=False):
     return y
 
 
+cdef const float *_values_of(Vector v) noexcept:
+    if v is None:
+        return NULL
+    return v.data
+
+
 cdef void _layer_row(const row_job *j, int64_t i) noexcept nogil:
     K.layer_norm(j.x + i * j.dim, j.w, j.b, j.y + i * j.dim, j.dim, j.a)
     _make_codes(j, i)
@@ -65,11 +71,7 @@ def layer_norm(Rows x, Vector w, Vector b, float eps, bint codes=False):
     _check("weights", w, x.dim)
     _check("biases", b, x.dim)
     y = _result(x, &j, eps, codes)
-    j.w = j.b = NULL
-    if w is not None:
-        j.w = w.data
-    if b is not None:
-        j.b = b.data
+    j.w, j.b = _values_of(w), _values_of(b)
     each_row(x, _layer_row, &j)
     return y
 
@@ -80,8 +82,7 @@ def layer_norm_(Rows x, Vector w, Vector b, float eps):
     _check("weights", w, x.dim)
     _check("biases", b, x.dim)
     j.x, j.codes, j.a = x.data, NULL, eps
-    j.w = NULL if w is None else w.data
-    j.b = NULL if b is None else b.data
+    j.w, j.b = _values_of(w), _values_of(b)
     change_rows(x, _layer_row, &j)
 
 
