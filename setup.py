@@ -114,12 +114,17 @@ def understood(compiler: list[str]) -> list[str]:
         return [tier for tier in compiled_tiers() if knows(tier, os.path.join(folder, "probe.o"))]
 
 
-# Modules with loops of their own over numbers or masks. The others in kernels/ check arguments and call kernels:
-# with -O1 they compile in 0.6 of the time of -O2, and tokens of the smallest model come as fast (0.95 to 1.0 of the
-# time). Grammars, where compiling a schema takes 1.05 of the time with -O1, have -O2, as have all other folders.
+# Modules with loops of their own over numbers, texts or masks have -O3.
 HOT = [
     *("chosen", "convert", "grammar_stacks", "grammar_trie", "grammar_walk", "logprobs", "lora", "norms", "random"),
     *("repeats", "rope", "routing", "rows", "sampling", "_merging", "_texts", "_unigram", "grammar_dfa"),
+]
+# Those that check arguments and call kernels: with -O1 they compile in 0.6 of the time of -O2, which the others have,
+# and tokens of the smallest model come as fast. Compiling a schema would take 1.05 of the time with -O1.
+LIGHT = [
+    *("_check", "_memory", "_table", "_team", "_threads", "activations", "attention"),
+    *("batch", "compute_turn", "delta", "dplr", "experts", "files", "gated"),
+    *("heads", "matmul", "matrix", "recurrent", "rwkv", "ssm", "streams"),
 ]
 # Cython's code for memoryviews, which half of the modules would have a copy of: a leaf, since any of them may use it.
 SHARED = "oxillama._util._memoryviews"
@@ -127,8 +132,7 @@ SHARED = "oxillama._util._memoryviews"
 
 def level(path: Path) -> str:
     """How much a Cython module is optimised."""
-    calls_kernels = path.parent.name == "kernels" and not path.stem.startswith("grammar")
-    return "-O3" if path.stem in HOT else "-O1" if calls_kernels else "-O2"
+    return "-O3" if path.stem in HOT else "-O1" if path.stem in LIGHT else "-O2"
 
 
 def extension(path: Path, name: str) -> Extension:
@@ -150,7 +154,7 @@ def modules() -> list[Extension]:
 
 
 # C files that take seconds, the longest first, so that no core is idle at the end.
-SLOW = ["gemm_words", "table", "gemm_q8", "quantise", "quantise_lanes", "gemm_grid", "gemm_float"]
+SLOW = ["gemm_words", "gemm_rows", "gemm_q8", "quantise", "table", "quantise_lanes", "gemm_grid", "gemm_float"]
 
 
 def rank(source: str) -> int:

@@ -150,6 +150,15 @@ def test_modules_around_the_kernels_have_no_avx(path):
         assert avx_in(text) == []
 
 
+def test_modules_whose_optimisation_is_chosen_by_name_exist(build):
+    stems = [path.stem for path in (ROOT / "oxillama").rglob("*.pyx")]
+    chosen = [*build.HOT, *build.LIGHT]
+    assert len(chosen) == len(set(chosen)) > 30
+    assert {name: stems.count(name) for name in chosen} == dict.fromkeys(chosen, 1)
+    levels = {path.stem: build.level(path) for path in (ROOT / "oxillama").rglob("*.pyx")}
+    assert (levels["sampling"], levels["matmul"], levels["objects"]) == ("-O3", "-O1", "-O2")
+
+
 def test_flags_depend_on_nothing_but_the_folder(build):
     for source, flags in build.kernel_sources():
         everything = " ".join([*build.COMMON, *flags])

@@ -310,7 +310,7 @@ INLINE void tile_rows(const ox_gemm_args *a, int64_t t0, const int T)
 }
 
 #define TILE_ROWS_BF16(T, name) \
-    APART tile_##T##_##name(const ox_gemm_args *a, int64_t t0) { tile_rows(a, t0, T); }
+    APART void tile_##T##_##name(const ox_gemm_args *a, int64_t t0) { tile_rows(a, t0, T); }
 EACH_ROWS_TILE(TILE_ROWS_BF16, bf16)
 IN_ROWS_TILES(bf16)
 

@@ -27,7 +27,7 @@ INLINE void bend(const attn *s, int row, int64_t tile)
 }
 
 /* Online softmax of one row over keys [from, to) of a tile: scores become weights. */
-APART soften(const attn *s, int row, int64_t tile, int from, int to)
+APART void soften(const attn *s, int row, int64_t tile, int from, int to)
 {
     float *p = s->scores + row * OX_ATTN_TILE;
     if (s->a->softcap > 0 || s->a->slopes || s->a->bias)
@@ -63,7 +63,7 @@ INLINE const uint8_t *panel_at(const ox_attn_args *a, const void *slab, size_t b
 
 /* The panels of a tile and of the next one, which lie anywhere. In place of one behind the last key stands this tile's
  * first: no product reads it, and to ask for it again costs nothing. */
-APART find_panels(attn *s, int64_t tile, int64_t end)
+APART void find_panels(attn *s, int64_t tile, int64_t end)
 {
     const ox_attn_args *a = s->a;
     size_t k_bytes = ox_k_panel_bytes((ox_kv_type)a->kv_type, (size_t)a->k_dim);
@@ -78,7 +78,7 @@ APART find_panels(attn *s, int64_t tile, int64_t end)
 }
 
 /* Halves to floats, once for all rows; keys that no row sees may hold anything, and stay unused. */
-APART convert_tile(attn *s, int n_keys)
+APART void convert_tile(attn *s, int n_keys)
 {
     size_t k = (size_t)s->a->k_dim * 16, v = (size_t)s->dims * 16;
     for (int i = 0; 16 * i < n_keys; i++) {
@@ -104,7 +104,7 @@ INLINE void unpack_codes(const uint8_t *src, uint8_t *dst, int bytes, int half, 
 }
 
 /* As convert_tile, for codes of 4 bits. */
-APART unpack_tile(attn *s, int n_keys)
+APART void unpack_tile(attn *s, int n_keys)
 {
     vb table = vb_table(ox_codes_kv), unsigned_table = vb_xor(table, vb_set1((char)0x80));
     int k = 256 * s->chunks, v = 8 * s->dims;
@@ -199,7 +199,7 @@ INLINE void pack_codes(const attn *s, int block, int r, int R)
 }
 
 /* Queries to blocks of interleaved rows, scaled. */
-APART pack_queries(const attn *s)
+APART void pack_queries(const attn *s)
 {
     const ox_attn_args *a = s->a;
     const int type = a->kv_type;
@@ -261,7 +261,7 @@ INLINE void merge_row(const attn *s, const attn *next, int row)
     s->max[row] = max;
 }
 
-APART merge_state(const attn *s, float *state)
+APART void merge_state(const attn *s, float *state)
 {
     attn next = *s;
     use_state(&next, state);
@@ -270,7 +270,7 @@ APART merge_state(const attn *s, float *state)
 }
 
 /* Sums to averages; a sink joins the sum of weights alone. A row that saw nothing gives zeros. */
-APART finish(const attn *s)
+APART void finish(const attn *s)
 {
     const ox_attn_args *a = s->a;
     for (int row = 0; row < s->rows; row++) {
@@ -317,10 +317,10 @@ INLINE void attend(const ox_attn_args *a, const int type)
 }
 
 /* Functions of their own: the compiler takes long over one of all of them. */
-static __attribute__((noinline)) void attend_q8_0(const ox_attn_args *a) { attend(a, OX_KV_Q8_0); }
-static __attribute__((noinline)) void attend_q4_0(const ox_attn_args *a) { attend(a, OX_KV_Q4_0); }
-static __attribute__((noinline)) void attend_f16(const ox_attn_args *a) { attend(a, OX_KV_F16); }
-static __attribute__((noinline)) void attend_f32(const ox_attn_args *a) { attend(a, OX_KV_F32); }
+APART void attend_q8_0(const ox_attn_args *a) { attend(a, OX_KV_Q8_0); }
+APART void attend_q4_0(const ox_attn_args *a) { attend(a, OX_KV_Q4_0); }
+APART void attend_f16(const ox_attn_args *a) { attend(a, OX_KV_F16); }
+APART void attend_f32(const ox_attn_args *a) { attend(a, OX_KV_F32); }
 
 static void attention(const ox_attn_args *a)
 {

@@ -310,41 +310,29 @@ INLINE void values_of(const attn *s, int row, int rows, int from, int to, const 
         float_values(s, row, rows, from, to, type);
 }
 
-/* Each type's products are functions of their own, called once for a tile of keys: attention and scores of an index had
- * 17 copies of the first and 24 of the second, over which the compiler took half of its time. */
+/* Each type's products are functions of their own, called once for a tile of keys: inlined wherever attention and an
+ * index need them, they took the compiler half of the time of a tier's table. */
+#define EACH_TYPE(f)                                                                  \
+    f(f32, OX_KV_F32) f(f16, OX_KV_F16) f(q8_0, OX_KV_Q8_0) f(q4_0, OX_KV_Q4_0)       \
+    f(converted, CONVERTED) f(unpacked, UNPACKED)
 #define TYPE_PRODUCTS(name, type)                                                                      \
-    APART score_tile_##name(const attn *s, int n_keys) { score_tile(s, n_keys, type); }                \
-    APART values_of_##name(const attn *s, int row, int rows, int from, int to)                         \
+    APART void score_tile_##name(const attn *s, int n_keys) { score_tile(s, n_keys, type); }      \
+    APART void values_of_##name(const attn *s, int row, int rows, int from, int to)               \
     {                                                                                                  \
         values_of(s, row, rows, from, to, type);                                                       \
     }
-TYPE_PRODUCTS(f32, OX_KV_F32)
-TYPE_PRODUCTS(f16, OX_KV_F16)
-TYPE_PRODUCTS(q8_0, OX_KV_Q8_0)
-TYPE_PRODUCTS(q4_0, OX_KV_Q4_0)
-TYPE_PRODUCTS(converted, CONVERTED)
-TYPE_PRODUCTS(unpacked, UNPACKED)
+EACH_TYPE(TYPE_PRODUCTS)
 
 INLINE void score_tile_of_type(const attn *s, int n_keys, const int type)
 {
-    switch (type) {
-    case OX_KV_F32: score_tile_f32(s, n_keys); break;
-    case OX_KV_F16: score_tile_f16(s, n_keys); break;
-    case OX_KV_Q8_0: score_tile_q8_0(s, n_keys); break;
-    case OX_KV_Q4_0: score_tile_q4_0(s, n_keys); break;
-    case CONVERTED: score_tile_converted(s, n_keys); break;
-    default: score_tile_unpacked(s, n_keys);
-    }
+#define SCORES(name, of) case of: score_tile_##name(s, n_keys); break;
+    switch (type) { EACH_TYPE(SCORES) }
+#undef SCORES
 }
 
 INLINE void values_of_type(const attn *s, int row, int rows, int from, int to, const int type)
 {
-    switch (type) {
-    case OX_KV_F32: values_of_f32(s, row, rows, from, to); break;
-    case OX_KV_F16: values_of_f16(s, row, rows, from, to); break;
-    case OX_KV_Q8_0: values_of_q8_0(s, row, rows, from, to); break;
-    case OX_KV_Q4_0: values_of_q4_0(s, row, rows, from, to); break;
-    case CONVERTED: values_of_converted(s, row, rows, from, to); break;
-    default: values_of_unpacked(s, row, rows, from, to);
-    }
+#define VALUES(name, of) case of: values_of_##name(s, row, rows, from, to); break;
+    switch (type) { EACH_TYPE(VALUES) }
+#undef VALUES
 }

@@ -262,7 +262,7 @@ INLINE void tile_rows(const ox_gemm_args *a, block_fn *add_block, int64_t bytes,
 }
 
 #define TILE_ROWS(T, name, block, chunks)                               \
-    APART tile_##T##_##name(const ox_gemm_args *a, int64_t t0)          \
+    APART void tile_##T##_##name(const ox_gemm_args *a, int64_t t0)     \
     {                                                                   \
         tile_rows(a, block_##name, sizeof(block), chunks, t0, T);       \
     }

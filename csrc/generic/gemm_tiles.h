@@ -37,7 +37,7 @@ static __attribute__((unused)) void tiles_q8(const ox_gemm_args *a, int64_t from
 }
 
 #define GEMM_TILES(name, unpack, bytes, chunks, form)                                              \
-    APART group_##name(const ox_gemm_args *a, int64_t n)                                           \
+    APART void group_##name(const ox_gemm_args *a, int64_t n)                                      \
     {                                                                                              \
         group_q8(a, (q8_format){unpack, bytes, chunks, form}, 0, n, adder_of(form));               \
     }                                                                                              \

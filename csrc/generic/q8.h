@@ -352,13 +352,12 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
 
 /* Each size of a tile is a function of its own, in which the number of tokens is a constant, so that the
  * accumulators live in registers: the compiler takes more than twice as long over one of eight times the length. */
-#define APART static __attribute__((noinline)) void
 #define EACH_TILE(f, ...) \
     f(1, __VA_ARGS__) f(2, __VA_ARGS__) f(3, __VA_ARGS__) f(4, __VA_ARGS__) \
     f(5, __VA_ARGS__) f(6, __VA_ARGS__) f(7, __VA_ARGS__) f(8, __VA_ARGS__)
 
 #define TILE_Q8(T, name, ...)                                               \
-    APART tile_##T##_##name(const ox_gemm_args *a, int64_t t0, int64_t row) \
+    APART void tile_##T##_##name(const ox_gemm_args *a, int64_t t0, int64_t row) \
     {                                                                       \
         tile_q8(a, (q8_format){__VA_ARGS__}, t0, row, T);                   \
     }
@@ -366,7 +365,7 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
 /* Tokens whose chunks stay in registers. `more` takes further tiles through panels together, or is no_panels. */
 #define TILES_Q8(name, more, ...)                                                    \
     EACH_TILE(TILE_Q8, name, __VA_ARGS__)                                            \
-    APART tiles_##name(const ox_gemm_args *a)                                        \
+    APART void tiles_##name(const ox_gemm_args *a)                                   \
     {                                                                                \
         for (int64_t t = 0; t < a->n_tokens; t += TILE) {                            \
             const int64_t row = t > 0 && a->n_tokens - t >= TILE ? more(a, t) : 0;   \
@@ -382,7 +381,7 @@ INLINE int64_t no_panels(const ox_gemm_args *a, int64_t t0)
 }
 
 #define STEPS_Q8(T, name, form)                                                                              \
-    APART steps_##T##_##name(const chunk *c, int n, const q8_tile *x, int64_t i, vf *acc)                    \
+    APART void steps_##T##_##name(const chunk *c, int n, const q8_tile *x, int64_t i, vf *acc)               \
     {                                                                                                        \
         add_steps(form, c, n, x, i, T, acc);                                                                 \
     }
@@ -390,14 +389,14 @@ INLINE int64_t no_panels(const ox_gemm_args *a, int64_t t0)
 /* Tokens whose chunks are unpacked once to memory. */
 #define GROUPS_Q8(name, unpack, bytes, chunks, form)                                                         \
     EACH_TILE(STEPS_Q8, name, form)                                                                          \
-    APART add_group_##name(const chunk *c, int64_t n, const q8_tile *x, int64_t i, int64_t n_tokens, vf *acc) \
+    APART void add_group_##name(const chunk *c, int64_t n, const q8_tile *x, int64_t i, int64_t n_tokens, vf *acc) \
     {                                                                                                        \
         for (int64_t t = 0; t < n_tokens; t += TILE, x++)                                                    \
             switch (n_tokens - t < TILE ? n_tokens - t : TILE) {                                             \
             EACH_TILE(CALL_STEPS, name)                                                                      \
             }                                                                                                \
     }                                                                                                        \
-    APART groups_##name(const ox_gemm_args *a)                                                               \
+    APART void groups_##name(const ox_gemm_args *a)                                                          \
     {                                                                                                        \
         for (int64_t t = 0, n = a->n_tokens; t < n; t += GROUP)                                              \
             group_q8(a, (q8_format){unpack, bytes, chunks, form}, t, n - t < GROUP ? n - t : GROUP,          \

@@ -131,12 +131,12 @@ INLINE void put_columns(turn_fn *turn, column_fn *column, int steps, const uint8
 }
 
 #define TILE_ROWS_FLOAT(T, name, ...)                                             \
-    APART tile_##T##_##name(const ox_gemm_args *a, int64_t t0)                    \
+    APART void tile_##T##_##name(const ox_gemm_args *a, int64_t t0)               \
     {                                                                             \
         tile_rows_float(a, (rows_format){__VA_ARGS__, part_##name}, t0, T);       \
     }
 #define GEMM_ROWS_FLOAT(name, turn, column, multiply_add, steps, ...)                                          \
-    APART part_##name(const uint8_t *src, size_t stride, int64_t bytes, float *columns)                        \
+    APART void part_##name(const uint8_t *src, size_t stride, int64_t bytes, float *columns)                   \
     {                                                                                                          \
         put_columns(turn, column, steps, src, stride, bytes, columns);                                         \
     }                                                                                                          \

@@ -15,6 +15,7 @@ __all__ = ["MAX_WORK", "WORK_UNITS", "Dfa", "Part", "is_empty", "matches"]
 SMALL = 512  # states of an automaton of which many are kept
 MAX_WORK = 300_000
 WORK_UNITS = 3  # units of the budget for one of `Dfa.work`
+PIECES = 4  # of sets of characters, for one of `Dfa.work`
 
 
 class Part(NamedTuple):
@@ -51,7 +52,7 @@ def is_empty(parts: tuple[Part, ...]) -> tuple[bool, int]:
 
 @lru_cache(maxsize=16)
 def _kept_basis(nodes: tuple[Node, ...]) -> Basis:
-    return Basis([_nfa_of(node) for node in nodes])
+    return Basis([_nfa_of(node) for node in nodes], PIECES * MAX_WORK)
 
 
 class Dfa:
@@ -70,8 +71,8 @@ class Dfa:
         of: Basis | None = None,
     ) -> None:
         """of: the automata of the parts' trees, if they are known."""
-        self.basis = Basis([PatternNfa(part.node) for part in parts]) if of is None else of
-        work = sum([nfa.n_states for nfa in self.basis.nfas]) // 2 + self.basis.n_pieces // 4
+        self.basis = Basis([PatternNfa(part.node) for part in parts], PIECES * limit) if of is None else of
+        work = sum([nfa.n_states for nfa in self.basis.nfas]) // 2 + self.basis.n_pieces // PIECES
         self.table = CharTable(self.basis.n_symbols, limit, work)
         self.basis.add_to(self.table, [part.negated for part in parts])
         self.table.build(least, most)

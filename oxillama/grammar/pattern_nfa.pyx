@@ -1,14 +1,15 @@
 # cython: boundscheck=True, wraparound=True
 """Automata of patterns over characters, with empty moves: `PatternNfa`; and what several tell apart: `Basis`."""
 
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memset
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.regex import MAX_NFA
 
 from oxillama.kernels._vectors cimport Ints, drop, fill, push, sort
 from oxillama.kernels.grammar_budget cimport Budget
-from oxillama.kernels.grammar_dfa cimport EMPTY, START, STOP, CharTable
+from oxillama.kernels.grammar_dfa cimport EMPTY, START, STOP, CharTable, too_many_states
 
 cdef enum:
     BEYOND_ASCII = 0x80
@@ -20,8 +21,21 @@ cdef Py_ssize_t MOST = MAX_NFA
 cdef Py_ssize_t MOST_ADDED = 16 * MAX_NFA       # trees, of which empty ones add no state
 
 
+cdef enum:
+    EDGES_OF_A_UNIT = 64            # that are looked at in the time of a unit of the budget
+    STATES_OF_A_UNIT = 512          # that are marked as not reached
+    UNITS_AT_A_TIME = 1024
+
+
 cdef object repeats_too_much():
     return GrammarError("it repeats too much to be combined with other conditions: repeat less")
+
+
+cdef struct Walk:                   # of a text
+    Ints before, states             # that it has led to, before and behind a character
+    Ints mark                       # state -> the last step, by its stamp, that led to it
+    int32_t stamp
+    int64_t looked                  # edges that were looked at and not paid for
 
 
 cdef class PatternNfa:
@@ -34,17 +48,14 @@ cdef class PatternNfa:
     cdef Ints range_at, low, high   # set -> its ranges
     cdef Ints move, move_next, move_set, move_to        # state -> its first move; move -> the state's next one
     cdef Ints empty, empty_next, empty_kind, empty_to
-    cdef Ints states, mark          # work under way
-    cdef int32_t stamp
     cdef Py_ssize_t n_added
 
-    def __init__(self, node):
+    def __cinit__(self, node):
         self.sets, self.places, self.seen = [], {}, {}
         push(&self.range_at, 0)
         self.start = self.state()
         self.end = self.add(node, self.start)
         self.places = self.seen = None
-        fill(&self.mark, self.move.n, 0)
 
     def __dealloc__(self):
         drop(&self.range_at)
@@ -58,8 +69,6 @@ cdef class PatternNfa:
         drop(&self.empty_next)
         drop(&self.empty_kind)
         drop(&self.empty_to)
-        drop(&self.states)
-        drop(&self.mark)
 
     @property
     def n_states(self):
@@ -103,7 +112,8 @@ cdef class PatternNfa:
     cdef Py_ssize_t add(self, node, Py_ssize_t source) except -1:
         """Adds a tree after a state; returns the state after it."""
         cdef str kind = node.kind
-        cdef Py_ssize_t target
+        cdef Py_ssize_t target, here
+        cdef bint passed = False
         self.n_added += 1
         if self.n_added > MOST_ADDED:
             raise repeats_too_much()
@@ -120,7 +130,10 @@ cdef class PatternNfa:
             self.set_move(source, node.ranges, target)
         elif kind == "alt":
             for part in <tuple> node.parts:
-                self.empty_move(self.add(part, source), EMPTY, target)
+                here = self.add(part, source)
+                if here != source or not passed:    # of many empty alternatives, one
+                    self.empty_move(here, EMPTY, target)
+                passed |= here == source
         else:
             self.empty_move(source, START if kind == "^" else STOP, target)
         return target
@@ -148,70 +161,84 @@ cdef class PatternNfa:
         return target
 
     def matches(self, str text not None, Budget budget=None):
-        """Whether a text leads from the start to the end. budget: the work is subtracted from it, all at once: threads
-        share this object, and the budget may let another one go on."""
-        cdef Py_ssize_t i, n = len(text), work = 0
+        """Whether a text leads from the start to the end. budget: the work is subtracted from it."""
+        cdef Walk walk
+        memset(&walk, 0, sizeof(Walk))
+        try:
+            fill(&walk.mark, self.move.n, 0)
+            return self.follow(&walk, text, budget)
+        finally:
+            drop(&walk.before)
+            drop(&walk.states)
+            drop(&walk.mark)
+
+    cdef bint follow(self, Walk *walk, str text, Budget budget) except -1:
+        cdef Py_ssize_t i, n = len(text)
+        cdef int64_t work = self.move.n // STATES_OF_A_UNIT
         cdef bint found = False
-        self.begin()
-        self.reach(self.start)
+        walk.stamp = 1
+        self.reach(walk, self.start)
         for i in range(n):
-            self.close(i == 0, False)
-            work += 2 + 2 * self.states.n
-            self.step(text[i])
-            if not self.states.n or (budget is not None and work > budget.left):
+            self.close(walk, i == 0, False)
+            work += 2 + 2 * walk.states.n
+            self.step(walk, text[i])
+            if work + walk.looked // EDGES_OF_A_UNIT > UNITS_AT_A_TIME:
+                self.pay(walk, work, text, budget)
+                work = 0
+            if not walk.states.n:
                 break
         else:
-            self.close(n == 0, True)
-            found = self.mark.at[self.end] == self.stamp
-        if budget is not None:
-            budget.spend(work, f"a pattern that {text[:40]!r} is held against" if work > budget.left else "")
+            self.close(walk, n == 0, True)
+            found = walk.mark.at[self.end] == walk.stamp
+        self.pay(walk, work, text, budget)
         return found
 
-    cdef int begin(self) except -1:
-        """Empties the set of states under way."""
-        self.states.n = 0
-        if self.stamp == 0x7FFFFFFF:
-            self.mark.n = self.stamp = 0
-            fill(&self.mark, self.move.n, 0)
-        self.stamp += 1
+    cdef int pay(self, Walk *walk, int64_t work, str text, Budget budget) except -1:
+        work += walk.looked // EDGES_OF_A_UNIT
+        walk.looked %= EDGES_OF_A_UNIT
+        if budget is not None:
+            budget.spend(work, f"a pattern that {text[:40]!r} is held against" if work > budget.left else "")
         return 0
 
-    cdef int reach(self, Py_ssize_t state) except -1:
-        if self.mark.at[state] != self.stamp:
-            self.mark.at[state] = self.stamp
-            push(&self.states, state)
+    cdef int reach(self, Walk *walk, Py_ssize_t state) except -1:
+        if walk.mark.at[state] != walk.stamp:
+            walk.mark.at[state] = walk.stamp
+            push(&walk.states, state)
         return 0
 
-    cdef int close(self, bint first, bint last) except -1:
+    cdef int close(self, Walk *walk, bint first, bint last) except -1:
         """Adds the states that empty moves lead to."""
         cdef Py_ssize_t i = 0
         cdef int32_t e, kind
-        while i < self.states.n:
-            e = self.empty.at[self.states.at[i]]
+        while i < walk.states.n:
+            e = self.empty.at[walk.states.at[i]]
             while e >= 0:
                 kind = self.empty_kind.at[e]
                 if kind == EMPTY or (first if kind == START else last):
-                    self.reach(self.empty_to.at[e])
+                    self.reach(walk, self.empty_to.at[e])
                 e = self.empty_next.at[e]
+                walk.looked += 1
             i += 1
         return 0
 
-    cdef int step(self, int32_t code) except -1:
+    cdef int step(self, Walk *walk, int32_t code) except -1:
         """The states behind a character in place of the closed ones before it."""
-        cdef Py_ssize_t i, n = self.states.n
+        cdef Py_ssize_t i
         cdef int32_t m
-        cdef Ints before = self.states
-        self.states = Ints(NULL, 0, 0)
-        try:
-            self.begin()
-            for i in range(n):
-                m = self.move.at[before.at[i]]
-                while m >= 0:
-                    if self.has(self.move_set.at[m], code):
-                        self.reach(self.move_to.at[m])
-                    m = self.move_next.at[m]
-        finally:
-            drop(&before)
+        cdef Ints closed = walk.states
+        walk.states, walk.before = walk.before, closed
+        walk.states.n = 0
+        if walk.stamp == 0x7FFFFFFF:
+            walk.stamp = walk.mark.n = 0
+            fill(&walk.mark, self.move.n, 0)
+        walk.stamp += 1
+        for i in range(closed.n):
+            m = self.move.at[closed.at[i]]
+            while m >= 0:
+                if self.has(self.move_set.at[m], code):
+                    self.reach(walk, self.move_to.at[m])
+                m = self.move_next.at[m]
+                walk.looked += 1
         return 0
 
     cdef bint has(self, int32_t place, int32_t code) noexcept:
@@ -230,11 +257,13 @@ cdef class Basis:
     """The automata of several trees, and the classes of characters that they tell apart.
 
     A class is the pieces between the places where a set begins or ends that are in the same sets. n_symbols: their
-    number; n_pieces: how many pieces were looked at; n_ranges: how many all classes have.
+    number; n_pieces: how many pieces the sets have together; n_ranges: how many all classes have. Raises GrammarError
+    if there are more than `most` pieces.
     """
 
     cdef readonly list nfas
     cdef readonly Py_ssize_t n_symbols, n_pieces
+    cdef Py_ssize_t most
     cdef list sets, first_sets          # all sets; of each automaton the numbers of its own
     cdef Ints start, symbol             # of each piece; a last start is the end of all characters
     cdef Ints beyond                    # of each symbol: whether it has characters beyond ASCII
@@ -242,8 +271,8 @@ cdef class Basis:
     cdef Ints covered_at, covered       # set -> its symbols
     cdef dict joined                    # what sets of symbols have beyond ASCII
 
-    def __init__(self, list nfas not None):
-        self.nfas, self.joined = nfas, {}
+    def __cinit__(self, list nfas not None, Py_ssize_t most):
+        self.nfas, self.joined, self.most = nfas, {}, most
         self.list_sets()
         self.cut()
         self.place_sets()
@@ -312,11 +341,13 @@ cdef class Basis:
                 push(&self.part_end, self.piece_at(high + 1))
                 self.n_pieces += self.part_end.at[self.part_end.n - 1] - self.part_first.at[self.part_first.n - 1]
             push(&self.part_at, self.part_end.n)
+            if self.n_pieces > self.most:
+                raise too_many_states()
         return 0
 
     cdef int divide(self) except -1:
-        """Divides the pieces into classes: each set splits those that it has a part of. Classes have the numbers in
-        which they are met."""
+        """Divides the pieces into classes: each set splits those that it has a part of. Classes are
+        numbered in the order in which they are met."""
         cdef Ints last = Ints(NULL, 0, 0), following = Ints(NULL, 0, 0)     # of each class: the set that split it last
         cdef Py_ssize_t s, i, piece
         cdef int32_t old
@@ -370,6 +401,8 @@ cdef class Basis:
 
     def add_to(self, CharTable table not None, list negated not None):
         """Makes the automata conditions of a table, each to be met, or not (`negated`)."""
+        if table.n_symbols != self.n_symbols or len(negated) != len(self.nfas):
+            raise ValueError("a table has as many symbols as its basis, and a sign for each automaton")
         for i, nfa in enumerate(self.nfas):
             self.add_one(table, nfa, self.first_sets[i], negated[i])
 

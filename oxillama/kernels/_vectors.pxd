@@ -18,6 +18,8 @@ cdef struct Map:                # open addressing; key 0 marks a free place
 
 cdef inline int reserve(Ints *v, Py_ssize_t room) except -1:
     cdef int32_t *bigger
+    if room > 0x7FFFFFFF:       # places in one vector are items of another
+        raise MemoryError(f"{room} integers of a grammar are more than can be counted")
     if room > v.room:
         room = max(room, 2 * v.room, 16)
         bigger = <int32_t *> resized(v.at, room * sizeof(int32_t))

@@ -9,6 +9,9 @@ cdef enum:
     STOP = 2                    # at its end
 
 
+cdef object too_many_states()
+
+
 cdef class CharTable:
     cdef Ints part              # of each state of the conditions: its condition. The first of N_VECTORS
     cdef Ints move_at, move_set, move_to        # state -> its moves: set of characters, target

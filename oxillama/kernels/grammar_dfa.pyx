@@ -19,6 +19,10 @@ cdef enum:
     MAX_MERGED = 256            # states of a table that equal ones are looked for in
 
 
+cdef object too_many_states():
+    return GrammarError("it needs too many states together with the other conditions: make it simpler")
+
+
 cdef class CharTable:
     """Conditions, added one by one, and then their table. n_symbols: of classes of characters; limit: of the work;
     work: that was done before."""
@@ -58,7 +62,7 @@ cdef class CharTable:
     cdef int spend(self, int64_t work, int64_t n_states) except -1:
         self.work += work
         if self.work > self.limit or n_states > MAX_STATES:
-            raise GrammarError("it needs too many states together with the other conditions: make it simpler")
+            raise too_many_states()
         return 0
 
     # ---- sets of states

@@ -31,8 +31,8 @@ class NaiveNfa:
         if node.kind == "set":
             self.moves[source].append((node.ranges, target))
         elif node.kind == "alt":
-            for part in node.parts:
-                self.empty[self._add(part, source)].append(("", target))
+            for here in dict.fromkeys(self._add(part, source) for part in node.parts):
+                self.empty[here].append(("", target))
         else:
             self.empty[source].append((node.kind, target))
         return target
@@ -56,15 +56,18 @@ class NaiveNfa:
 
     def matches(self, text):
         """Whether a text leads from the start to the end, and the work of finding that."""
-        states, work = {self.start}, 0
+        states, work, looked = {self.start}, len(self.moves) // 512, 0
         for i, c in enumerate(text):
             closed = self.closure(states, i == 0, False)
             work += 2 + 2 * len(closed)
             moves = [move for state in closed for move in self.moves[state]]
+            looked += len(moves) + sum(len(self.empty[state]) for state in closed)
             states = {target for ranges, target in moves if any(low <= ord(c) <= high for low, high in ranges)}
             if not states:
-                return False, work
-        return self.end in self.closure(states, not text, True), work
+                return False, work + looked // 64
+        closed = self.closure(states, not text, True)
+        looked += sum(len(self.empty[state]) for state in closed)
+        return self.end in closed, work + looked // 64
 
     def closure(self, states, first, last):
         """The states, and those that empty moves lead to."""

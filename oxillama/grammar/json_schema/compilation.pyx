@@ -309,7 +309,8 @@ cdef class Compilation:
             if branch.types & STRINGS:
                 if branch.strings.allowed is None:
                     return None
-                texts |= {text for text in branch.strings.allowed if branch.strings.has(text, self.texts.budget)}
+                listed = sorted(branch.strings.allowed)
+                texts |= {text for text in listed if branch.strings.has(text, self.texts.budget)}
         words = {NULLS: b"null", TRUES: b"true", FALSES: b"false"}
         return [
             *[self.rules.literal(words[bit]) for bit in sorted(scalars)],

@@ -4,9 +4,7 @@ from fractions import Fraction
 
 from oxillama.errors import GrammarError
 
-__all__ = [
-    "DOWN", "UP", "Side", "decimal_digits", "digit_ranges", "exponent_of", "runs",
-]  # fmt: skip
+__all__ = ["DOWN", "UP", "Side", "decimal_digits", "digit_ranges", "exponent_of", "runs"]
 
 # Exponents in the repr() of a float.
 UP, DOWN = (16, 308), (-324, -5)

@@ -119,8 +119,8 @@ class JsonText:
 
     def again(self, name: Hashable, make: Callable[[], int]) -> int:
         """An expression that is made once under this name: of alternatives with the same list of texts there may be
-        hundreds. Its work counts each time as it did the first time, also that of spelling characters beyond ASCII,
-        which a second list would find done: that is some units for each of them, whatever came before."""
+        hundreds. Its work counts each time as it did the first time: also the spelling of characters beyond ASCII,
+        a few units each, which a list of other texts would find done."""
         known = self._made.get(name)
         if known is None:
             before = self.budget.left

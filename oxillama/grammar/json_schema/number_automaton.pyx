@@ -17,7 +17,7 @@ MAX_BITS = 12_000   # of all divisors together: their least common multiple has 
 MAX_WORK = 1 << 24  # products of two words, or less: a tenth of a second
 PER_UNIT = 1 << 7   # of these, for a unit of the budget
 FEW = 16            # divisors that aren't counted, if each fits into a word
-ONE = 128           # products that a remainder by a further one takes the time of
+REMAINDER = 128     # products in whose time a number is divided by a further one
 # Digits behind the point of a float in exponent form: at most 16, so that from 1e16 on all are integers.
 DIGITS = 16
 cdef tuple EACH_DIGIT = tuple([(digit, digit) for digit in range(10)])
@@ -49,7 +49,7 @@ cdef class NumberAutomaton:
         if sum([m.bit_length() for m in self.moduli]) > MAX_BITS:
             raise GrammarError("its divisors have too many digits together: use fewer, or smaller ones")
         self.words = [m.bit_length() // 64 for m in self.moduli]
-        self.n_words = sum(self.words) + ONE * max(len(self.moduli) - FEW, 0)
+        self.n_words = sum(self.words) + REMAINDER * max(len(self.moduli) - FEW, 0)
         self.tens = [powers_up_to(m) for m in self.moduli]
         self.must = [True] * len(numbers.multiples) + [False] * len(numbers.others)
         self.known = {"start": 0}
