@@ -27,7 +27,7 @@ INLINE void bend(const attn *s, int row, int64_t tile)
 }
 
 /* Online softmax of one row over keys [from, to) of a tile: scores become weights. */
-APART void soften(const attn *s, int row, int64_t tile, int from, int to)
+APART_ON_LINE void soften(const attn *s, int row, int64_t tile, int from, int to)
 {
     float *p = s->scores + row * OX_ATTN_TILE;
     if (s->a->softcap > 0 || s->a->slopes || s->a->bias)

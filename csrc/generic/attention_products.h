@@ -315,11 +315,11 @@ INLINE void values_of(const attn *s, int row, int rows, int from, int to, const 
 #define EACH_TYPE(f)                                                                  \
     f(f32, OX_KV_F32) f(f16, OX_KV_F16) f(q8_0, OX_KV_Q8_0) f(q4_0, OX_KV_Q4_0)       \
     f(converted, CONVERTED) f(unpacked, UNPACKED)
-#define TYPE_PRODUCTS(name, type)                                                                      \
-    APART void score_tile_##name(const attn *s, int n_keys) { score_tile(s, n_keys, type); }      \
-    APART void values_of_##name(const attn *s, int row, int rows, int from, int to)               \
-    {                                                                                                  \
-        values_of(s, row, rows, from, to, type);                                                       \
+#define TYPE_PRODUCTS(name, type)                                                                    \
+    APART_ON_LINE void score_tile_##name(const attn *s, int n_keys) { score_tile(s, n_keys, type); } \
+    APART_ON_LINE void values_of_##name(const attn *s, int row, int rows, int from, int to)          \
+    {                                                                                                \
+        values_of(s, row, rows, from, to, type);                                                     \
     }
 EACH_TYPE(TYPE_PRODUCTS)
 

@@ -7,5 +7,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 /* A function of its own wherever it is called: compilers take time that grows faster than a function's length. */
 #define APART static __attribute__((noinline))
+/* One that begins a line of the cache. Where the loops of attention lie in their lines made up to a tenth of its time on
+ * Emerald Rapids, and changed with whatever was compiled before them; products of weights didn't care. */
+#define APART_ON_LINE static __attribute__((noinline, aligned(64)))
 
 #endif
