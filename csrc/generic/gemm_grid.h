@@ -3,13 +3,18 @@
 #include "q8_words.h"
 #include "q8_grid.h"
 
-GEMM_Q8(IQ2_XXS, iq2_xxs, 8, OFFSET(7, 6), NEVER)
-GEMM_Q8(IQ2_XS, iq2_xs, 8, HALVES(7, 6), NEVER)
-GEMM_Q8(IQ2_S, iq2_s, 8, HALVES(7, 6), NEVER)
-GEMM_Q8(IQ3_XXS, iq3_xxs, 8, OFFSET(7, 6), NEVER)
-GEMM_Q8(IQ3_S, iq3_s, 8, OFFSET(5, 4), NEVER)
-GEMM_Q8(IQ1_S, iq1_s, 8, OFFSET(5, 4), NEVER)
-GEMM_Q8(IQ1_M, iq1_m, 8, HALVES(5, 4), NEVER)
+FORM_Q8(offset_7, OFFSET(7, 6))
+FORM_Q8(halves_7, HALVES(7, 6))
+FORM_Q8(offset_5, OFFSET(5, 4))
+FORM_Q8(halves_5, HALVES(5, 4))
+
+GEMM_Q8(IQ2_XXS, iq2_xxs, 8, offset_7, NEVER)
+GEMM_Q8(IQ2_XS, iq2_xs, 8, halves_7, NEVER)
+GEMM_Q8(IQ2_S, iq2_s, 8, halves_7, NEVER)
+GEMM_Q8(IQ3_XXS, iq3_xxs, 8, offset_7, NEVER)
+GEMM_Q8(IQ3_S, iq3_s, 8, offset_5, NEVER)
+GEMM_Q8(IQ1_S, iq1_s, 8, offset_5, NEVER)
+GEMM_Q8(IQ1_M, iq1_m, 8, halves_5, NEVER)
 
 static void fill_gemm(ox_kernels *t)
 {

@@ -39,11 +39,11 @@ static __attribute__((unused)) void tiles_q8(const ox_gemm_args *a, int64_t from
 #define GEMM_TILES(name, unpack, bytes, chunks, form)                                              \
     APART void group_##name(const ox_gemm_args *a, int64_t n)                                      \
     {                                                                                              \
-        group_q8(a, (q8_format){unpack, bytes, chunks, form}, 0, n, adder_of(form));               \
+        group_q8(a, (q8_format){unpack, bytes, chunks, form_##form()}, 0, n, adder_of(form_##form())); \
     }                                                                                              \
     static void gemm_##name(const ox_gemm_args *a)                                                 \
     {                                                                                              \
-        tiles_q8(a, TILES_FROM(form), group_##name, few[OX_##name]);                               \
+        tiles_q8(a, TILES_FROM(form_##form()), group_##name, few[OX_##name]);                      \
     }
 #define GEMM_NEVER GEMM_TILES
 #define GEMM_ONE_TILE GEMM_TILES

@@ -356,10 +356,10 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
     f(1, __VA_ARGS__) f(2, __VA_ARGS__) f(3, __VA_ARGS__) f(4, __VA_ARGS__) \
     f(5, __VA_ARGS__) f(6, __VA_ARGS__) f(7, __VA_ARGS__) f(8, __VA_ARGS__)
 
-#define TILE_Q8(T, name, ...)                                               \
-    APART void tile_##T##_##name(const ox_gemm_args *a, int64_t t0, int64_t row) \
-    {                                                                       \
-        tile_q8(a, (q8_format){__VA_ARGS__}, t0, row, T);                   \
+#define TILE_Q8(T, name, unpack, bytes, chunks, form)                                  \
+    APART void tile_##T##_##name(const ox_gemm_args *a, int64_t t0, int64_t row)       \
+    {                                                                                  \
+        tile_q8(a, (q8_format){unpack, bytes, chunks, form_##form()}, t0, row, T);     \
     }
 #define CALL_TILE(T, name) case T: tile_##T##_##name(a, t, row); break;
 /* Tokens whose chunks stay in registers. `more` takes further tiles through panels together, or is no_panels. */
@@ -380,35 +380,47 @@ INLINE int64_t no_panels(const ox_gemm_args *a, int64_t t0)
     return 0;
 }
 
-#define STEPS_Q8(T, name, form)                                                                              \
-    APART void steps_##T##_##name(const chunk *c, int n, const q8_tile *x, int64_t i, vf *acc)               \
-    {                                                                                                        \
-        add_steps(form, c, n, x, i, T, acc);                                                                 \
+/* A form that formats of a file share: a group's sums of chunks in memory ask for nothing else of them. */
+#ifdef HAVE_TILES
+#define FORM_Q8(name, form) \
+    INLINE q8_form form_##name(void) { return form; }
+#else
+#define STEPS_Q8(T, name)                                                                                \
+    APART void steps_##T##_##name(const chunk *c, int n, const q8_tile *x, int64_t i, vf *acc)           \
+    {                                                                                                    \
+        add_steps(form_##name(), c, n, x, i, T, acc);                                                    \
     }
 #define CALL_STEPS(T, name) case T: steps_##T##_##name(c, (int)n, x, i, acc + t); break;
-/* Tokens whose chunks are unpacked once to memory. */
-#define GROUPS_Q8(name, unpack, bytes, chunks, form)                                                         \
-    EACH_TILE(STEPS_Q8, name, form)                                                                          \
-    APART void add_group_##name(const chunk *c, int64_t n, const q8_tile *x, int64_t i, int64_t n_tokens, vf *acc) \
-    {                                                                                                        \
-        for (int64_t t = 0; t < n_tokens; t += TILE, x++)                                                    \
-            switch (n_tokens - t < TILE ? n_tokens - t : TILE) {                                             \
-            EACH_TILE(CALL_STEPS, name)                                                                      \
-            }                                                                                                \
-    }                                                                                                        \
-    APART void groups_##name(const ox_gemm_args *a)                                                          \
-    {                                                                                                        \
-        for (int64_t t = 0, n = a->n_tokens; t < n; t += GROUP)                                              \
-            group_q8(a, (q8_format){unpack, bytes, chunks, form}, t, n - t < GROUP ? n - t : GROUP,          \
-                     add_group_##name);                                                                      \
+#define FORM_Q8(name, form)                                                                              \
+    INLINE q8_form form_##name(void) { return form; }                                                    \
+    EACH_TILE(STEPS_Q8, name)                                                                            \
+    static __attribute__((noinline, unused)) void add_group_##name(const chunk *c, int64_t n, const q8_tile *x, \
+                                                                   int64_t i, int64_t n_tokens, vf *acc) \
+    {                                                                                                    \
+        for (int64_t t = 0; t < n_tokens; t += TILE, x++)                                                \
+            switch (n_tokens - t < TILE ? n_tokens - t : TILE) {                                         \
+            EACH_TILE(CALL_STEPS, name)                                                                  \
+            }                                                                                            \
     }
+/* Tokens whose chunks are unpacked once to memory. */
+#define GROUPS_Q8(name, unpack, bytes, chunks, form)                                                     \
+    APART void groups_##name(const ox_gemm_args *a)                                                      \
+    {                                                                                                    \
+        for (int64_t t = 0, n = a->n_tokens; t < n; t += GROUP)                                          \
+            group_q8(a, (q8_format){unpack, bytes, chunks, form_##form()}, t, n - t < GROUP ? n - t : GROUP, \
+                     add_group_##form);                                                                  \
+    }
+#endif
 
 #ifdef HAVE_TILES
 #include "gemm_tiles.h"
 #else
 /* When a chunk's vectors stay in registers: always, where they are quickly unpacked again for the next tile; for one
- * tile only; never, where unpacking costs more than the products of a tile, so that one copy of it should do. Pairs
- * are made from memory. TOGETHER is ALWAYS for formats whose panels a whole tile may take TILE_PANELS at a time. */
+ * tile only, which Q5_K, Q5_1 and IQ4_XS are in 0.87 to 0.97 of the time of ALWAYS for more tokens with AVX-512, and in
+ * 0.9 to 1.04 without; never, where unpacking costs more than the products of a tile, so that one copy of it should do:
+ * Q3_K and TQ2_0 take 0.8 to 1 of the time of ONE_TILE for up to eight tokens, Q2_K 0.91 to 1.03, where NVFP4 and Q6_K
+ * would take 1.25 and 1.4 for one (Emerald Rapids, each tier). Pairs are made from memory. TOGETHER is ALWAYS for
+ * formats whose panels a whole tile may take TILE_PANELS at a time. */
 #define GEMM_NEVER(name, ...) \
     GROUPS_Q8(name, __VA_ARGS__) static void gemm_##name(const ox_gemm_args *a) { groups_##name(a); }
 #define GEMM_ONE_TILE(name, ...)                      \
@@ -431,12 +443,12 @@ INLINE int64_t no_panels(const ox_gemm_args *a, int64_t t0)
 #if NV != 1 || defined(DOT_IS_7_BIT) || defined(HAVE_DOTS) || defined(HAVE_PAIRS)
 #error "panels go through a tile together only where a panel is one vector, and vi_dot one instruction for all bytes"
 #endif
-#define GEMM_TOGETHER(name, ...)                                                              \
-    static __attribute__((noinline)) int64_t panels_##name(const ox_gemm_args *a, int64_t t0) \
-    {                                                                                         \
-        return PANELS_TOGETHER ? panels_q8(a, (q8_format){__VA_ARGS__}, t0) : 0;              \
-    }                                                                                         \
-    TILES_Q8(name, panels_##name, __VA_ARGS__)                                                \
+#define GEMM_TOGETHER(name, unpack, bytes, chunks, form)                                                        \
+    static __attribute__((noinline)) int64_t panels_##name(const ox_gemm_args *a, int64_t t0)                   \
+    {                                                                                                           \
+        return PANELS_TOGETHER ? panels_q8(a, (q8_format){unpack, bytes, chunks, form_##form()}, t0) : 0;       \
+    }                                                                                                           \
+    TILES_Q8(name, panels_##name, unpack, bytes, chunks, form)                                                  \
     static void gemm_##name(const ox_gemm_args *a) { tiles_##name(a); }
 #else
 #define GEMM_TOGETHER GEMM_ALWAYS
