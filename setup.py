@@ -116,15 +116,17 @@ def understood(compiler: list[str]) -> list[str]:
 
 # Modules with loops of their own over numbers, texts or masks have -O3.
 HOT = [
-    *("chosen", "convert", "grammar_stacks", "grammar_trie", "grammar_walk", "logprobs", "lora", "norms", "random"),
-    *("repeats", "rope", "routing", "rows", "sampling", "_merging", "_texts", "_unigram", "grammar_dfa"),
+    *("chosen", "convert", "grammar_stacks", "grammar_trie", "grammar_walk", "logprobs", "norms", "random", "repeats"),
+    *("rope", "routing", "rows", "sampling", "_merging", "_texts", "_unigram", "grammar_dfa"),
 ]
-# Those that check arguments and call kernels: with -O1 they compile in 0.6 of the time of -O2, which the others have,
-# and tokens of the smallest model come as fast. Compiling a schema would take 1.05 of the time with -O1.
+# Those that check arguments and call kernels, or work on objects: with -O1 they compile in 0.6 of the time of -O2,
+# which the others have, and tokens of the smallest model come as fast. With all at -O1, compiling schemas would take
+# 1.07 of the time, and masks 1.08.
 LIGHT = [
-    *("_check", "_memory", "_table", "_team", "_threads", "activations", "attention"),
-    *("batch", "compute_turn", "delta", "dplr", "experts", "files", "gated"),
-    *("heads", "matmul", "matrix", "recurrent", "rwkv", "ssm", "streams"),
+    *("_check", "_mapping", "_memory", "_table", "_team", "_threads", "activations", "attention"),
+    *("batch", "compilation", "compute_turn", "delta", "dplr", "experts", "files", "gated"),
+    *("grammar_left", "grammar_sharing", "grammar_spelling", "grammar_triggers", "heads", "lora"),
+    *("matmul", "matrix", "number_automaton", "recurrent", "rwkv", "signals", "slots", "ssm", "streams"),
 ]
 # Cython's code for memoryviews, which half of the modules would have a copy of: a leaf, since any of them may use it.
 SHARED = "oxillama._util._memoryviews"
