@@ -1,4 +1,5 @@
 /* Matrix products of the formats whose codes are points of a grid, and the slots that they fill. */
+#define UNPACKING_IS_SLOW 1
 #include "q8.h"
 #include "q8_words.h"
 #include "q8_grid.h"

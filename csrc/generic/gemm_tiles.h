@@ -39,7 +39,8 @@ static __attribute__((unused)) void tiles_q8(const ox_gemm_args *a, int64_t from
 #define GEMM_TILES(name, unpack, bytes, chunks, form)                                              \
     APART void group_##name(const ox_gemm_args *a, int64_t n)                                      \
     {                                                                                              \
-        group_q8(a, (q8_format){unpack, bytes, chunks, form_##form()}, 0, n, adder_of(form_##form())); \
+        const q8_format f = {unpack, bytes, chunks, form_##form()};                                \
+        group_q8(a, f, 0, n, adder_of(form_##form()));                                             \
     }                                                                                              \
     static void gemm_##name(const ox_gemm_args *a)                                                 \
     {                                                                                              \

@@ -1,5 +1,5 @@
 /* Matrix products of the formats whose packed blocks are interleaved words, and the slots that they fill. Q8_1 and Q8_K
- * are other programs' formats of activations, which no model has: one copy of their bodies does. */
+ * are what other programs bring activations into: NEVER is slower for them, and compiles least. */
 #include "q8.h"
 #include "q8_words.h"
 
@@ -14,10 +14,10 @@ GEMM_Q8(Q8_1, q8_1, 1, signed_bytes, NEVER)
 GEMM_Q8(Q8_K, q8_k, 8, signed_bytes, NEVER)
 GEMM_Q8(Q1_0, q1_0, 4, offset_2, ONE_TILE)
 GEMM_Q8(Q2_0, q2_0, 2, offset_2, ONE_TILE)
-GEMM_Q8(Q2_K, q2_k, 8, halves_mins_2, NEVER)
+GEMM_Q8(Q2_K, q2_k, 8, halves_mins_2, ONE_TILE)
 GEMM_Q8(Q3_K, q3_k, 8, halves_3, NEVER)
 GEMM_Q8(TQ1_0, tq1_0, 8, offset_2, ONE_TILE)
-GEMM_Q8(TQ2_0, tq2_0, 8, offset_2, NEVER)
+GEMM_Q8(TQ2_0, tq2_0, 8, offset_2, ONE_TILE)
 GEMM_Q8(IQ4_NL, iq4_nl, 1, signed_bytes, ALWAYS)
 GEMM_Q8(IQ4_XS, iq4_xs, 8, signed_bytes, ONE_TILE)
 GEMM_Q8(MXFP4, mxfp4, 1, offset_5, ALWAYS)

@@ -158,10 +158,14 @@ typedef struct { unpack_fn *unpack; int64_t bytes; int chunks; q8_form form; } q
 /* Asks for what lies AHEAD bytes behind chunk i of a block, since hardware prefetching falls behind where a tile takes
  * long over a chunk: eight tokens of Q4_0 ran at 400 GOPS instead of 640 on two Zen 4 cores. To the second level, since
  * the first one holds the activations: eight tokens of Q8_0 run at 570 GOPS instead of 430. Fewer tokens than
- * FETCH_FROM ask only for weights from memory, and where ox_fetch_for_few is set: each request holds one of a core's few
- * miss buffers, which capped one token at 40 GB/s on Zen 4, where plain reading reached 68. */
+ * FETCH_FROM ask only for weights from memory, and where ox_fetch_for_few is set: each request holds one of a core's
+ * few miss buffers, which capped one token at 40 GB/s on Zen 4, where plain reading reached 68. Formats whose unpacking
+ * is slow always ask. */
 #define AHEAD 8192
 #define FETCH_FROM 4
+#ifndef UNPACKING_IS_SLOW
+#define UNPACKING_IS_SLOW 0
+#endif
 INLINE void fetch(const q8_format f, const uint8_t *block, int i)
 {
     const int64_t part = f.bytes / f.chunks;
@@ -269,13 +273,13 @@ INLINE void add_steps(const q8_form f, const chunk *c, int n, const q8_tile *x, 
 }
 
 /* Unpacks up to STEP chunks, whose places in their blocks are constants in each copy of the body. */
-INLINE void unpack_steps(const q8_format f, const uint8_t *panel, int64_t i, int64_t n, int half, chunk *c)
+INLINE void unpack_steps(const q8_format f, const uint8_t *panel, int64_t i, int64_t n, int half, int ahead, chunk *c)
 {
     const uint8_t *first = panel + i / f.chunks * f.bytes;
     UNROLL for (int j = 0; j < STEP; j++)
         if (j < n) {
             const uint8_t *block = first + j / f.chunks * f.bytes;
-            if (half == 0)
+            if (half == 0 && ahead)
                 fetch(f, block, j % f.chunks);
             f.unpack(block, j % f.chunks, half, c + j);
 #ifdef HAVE_PAIRS
@@ -289,11 +293,11 @@ INLINE void unpack_steps(const q8_format f, const uint8_t *panel, int64_t i, int
 
 /* Chunks i to i + steps - 1 of a panel for a group, each half from memory. */
 INLINE void add_panel(const q8_format f, const uint8_t *panel, const q8_tile *x, int64_t i, int64_t steps, int64_t n,
-                      add_group_fn *add_group, vf (*acc)[GROUP])
+                      int ahead, add_group_fn *add_group, vf (*acc)[GROUP])
 {
     for (int half = 0; half < NV; half++) {
         chunk c[STEP];
-        unpack_steps(f, panel, i, steps, half, c);
+        unpack_steps(f, panel, i, steps, half, ahead, c);
         add_group(c, steps, x, i, n, acc[half]);
     }
 }
@@ -311,6 +315,7 @@ INLINE void add_panel(const q8_format f, const uint8_t *panel, const q8_tile *x,
 INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64_t n, add_group_fn *add_group)
 {
     q8_tile x[GROUP / TILE];
+    const int ahead = n >= FETCH_FROM || UNPACKING_IS_SLOW || (t0 == 0 && a->from_memory && ox_fetch_for_few);
     for (int64_t t = 0; t < n; t++) {
         x[t / TILE].k = a->k;
         x[t / TILE].nb = a->k / OX_CHUNK;
@@ -340,7 +345,7 @@ INLINE void group_q8(const ox_gemm_args *a, const q8_format f, int64_t t0, int64
             tile_tokens(a, f.form, x, n, i, steps, &copies);
 #endif
             for (int64_t p = 0; p < panels; p++)
-                add_panel(f, panel + (size_t)p * a->panel_bytes, x, i, steps, n, add_group, acc[p]);
+                add_panel(f, panel + (size_t)p * a->panel_bytes, x, i, steps, n, ahead, add_group, acc[p]);
         }
         for (int64_t p = 0; p < panels; p++)
             store_panel(a, t0, n, row + 16 * p, GROUP, acc[p][0]);
@@ -380,47 +385,51 @@ INLINE int64_t no_panels(const ox_gemm_args *a, int64_t t0)
     return 0;
 }
 
-/* A form that formats of a file share: a group's sums of chunks in memory ask for nothing else of them. */
 #ifdef HAVE_TILES
-#define FORM_Q8(name, form) \
-    INLINE q8_form form_##name(void) { return form; }
+#define ADD_GROUP_Q8(name) /* q8_tiles.h has them */
 #else
-#define STEPS_Q8(T, name)                                                                                \
-    APART void steps_##T##_##name(const chunk *c, int n, const q8_tile *x, int64_t i, vf *acc)           \
-    {                                                                                                    \
-        add_steps(form_##name(), c, n, x, i, T, acc);                                                    \
+#define STEPS_Q8(T, name)                                                                          \
+    APART void steps_##T##_##name(const chunk *c, int n, const q8_tile *x, int64_t i, vf *acc)     \
+    {                                                                                              \
+        add_steps(form_##name(), c, n, x, i, T, acc);                                              \
     }
 #define CALL_STEPS(T, name) case T: steps_##T##_##name(c, (int)n, x, i, acc + t); break;
-#define FORM_Q8(name, form)                                                                              \
-    INLINE q8_form form_##name(void) { return form; }                                                    \
-    EACH_TILE(STEPS_Q8, name)                                                                            \
-    static __attribute__((noinline, unused)) void add_group_##name(const chunk *c, int64_t n, const q8_tile *x, \
-                                                                   int64_t i, int64_t n_tokens, vf *acc) \
-    {                                                                                                    \
-        for (int64_t t = 0; t < n_tokens; t += TILE, x++)                                                \
-            switch (n_tokens - t < TILE ? n_tokens - t : TILE) {                                         \
-            EACH_TILE(CALL_STEPS, name)                                                                  \
-            }                                                                                            \
-    }
-/* Tokens whose chunks are unpacked once to memory. */
-#define GROUPS_Q8(name, unpack, bytes, chunks, form)                                                     \
-    APART void groups_##name(const ox_gemm_args *a)                                                      \
-    {                                                                                                    \
-        for (int64_t t = 0, n = a->n_tokens; t < n; t += GROUP)                                          \
-            group_q8(a, (q8_format){unpack, bytes, chunks, form_##form()}, t, n - t < GROUP ? n - t : GROUP, \
-                     add_group_##form);                                                                  \
+/* The sums of unpacked chunks depend on the form alone: one function for all formats of a file that have it, unused
+ * where chunks of all of them stay in registers. */
+#define ADD_GROUP_Q8(name)                                                                         \
+    EACH_TILE(STEPS_Q8, name)                                                                      \
+    static __attribute__((noinline, unused)) void add_group_##name(                                \
+        const chunk *c, int64_t n, const q8_tile *x, int64_t i, int64_t n_tokens, vf *acc)         \
+    {                                                                                              \
+        for (int64_t t = 0; t < n_tokens; t += TILE, x++)                                          \
+            switch (n_tokens - t < TILE ? n_tokens - t : TILE) {                                   \
+            EACH_TILE(CALL_STEPS, name)                                                            \
+            }                                                                                      \
     }
 #endif
+#define FORM_Q8(name, form)                                                                        \
+    INLINE q8_form form_##name(void) { return form; }                                              \
+    ADD_GROUP_Q8(name)
+
+/* Tokens whose chunks are unpacked once to memory. */
+#define GROUPS_Q8(name, unpack, bytes, chunks, form)                                               \
+    APART void groups_##name(const ox_gemm_args *a)                                                \
+    {                                                                                              \
+        const q8_format f = {unpack, bytes, chunks, form_##form()};                                \
+        for (int64_t t = 0, n = a->n_tokens; t < n; t += GROUP)                                    \
+            group_q8(a, f, t, n - t < GROUP ? n - t : GROUP, add_group_##form);                    \
+    }
 
 #ifdef HAVE_TILES
 #include "gemm_tiles.h"
 #else
 /* When a chunk's vectors stay in registers: always, where they are quickly unpacked again for the next tile; for one
- * tile only, which Q5_K, Q5_1 and IQ4_XS are in 0.87 to 0.97 of the time of ALWAYS for more tokens with AVX-512, and in
- * 0.9 to 1.04 without; never, where unpacking costs more than the products of a tile, so that one copy of it should do:
- * Q3_K and TQ2_0 take 0.8 to 1 of the time of ONE_TILE for up to eight tokens, Q2_K 0.91 to 1.03, where NVFP4 and Q6_K
- * would take 1.25 and 1.4 for one (Emerald Rapids, each tier). Pairs are made from memory. TOGETHER is ALWAYS for
- * formats whose panels a whole tile may take TILE_PANELS at a time. */
+ * tile only; never, where unpacking costs more than the products of a tile, so that one copy of it should do. In the
+ * tiers avx2, avx_vnni and avx512 of Emerald Rapids ONE_TILE takes 0.87 to 0.98 of the time of ALWAYS for twelve tokens
+ * and more of Q5_K and Q5_1, and 0.93 to 1.02 of IQ4_XS; NEVER takes 0.75 to 0.95 of the time of ONE_TILE for up to
+ * eight tokens of Q3_K, and up to 1.12 for one of Q2_K and TQ2_0, 1.25 of NVFP4, 1.4 of Q6_K. Not measured on AMD and
+ * ARM. Pairs are made from memory. TOGETHER is ALWAYS for formats whose panels a whole tile may take TILE_PANELS at a
+ * time. */
 #define GEMM_NEVER(name, ...) \
     GROUPS_Q8(name, __VA_ARGS__) static void gemm_##name(const ox_gemm_args *a) { groups_##name(a); }
 #define GEMM_ONE_TILE(name, ...)                      \

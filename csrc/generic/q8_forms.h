@@ -50,6 +50,7 @@ INLINE void dot_chunk(const chunk *c, int from, int to, const q8_tile *x, int64_
     }
 #endif
 #ifdef HAVE_QUADS
+    (void)P; /* 1 */
     UNROLL for (int v = from; v < to; v += 4)
         UNROLL for (int t = 0; t < T; t++)
             s[t] = vi_dot_quad(s[t], c->w + v, x->x[t] + 32 * i + 4 * v);

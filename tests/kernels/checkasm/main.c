@@ -159,7 +159,7 @@ int main(int n_args, char **args)
         check_recurrent(scalar, t);
         check_products(scalar, t, INT64_MAX);
         ox_fetch_for_few = !ox_fetch_for_few; /* as this machine's products of few tokens don't go */
-        check_products(scalar, t, 3);
+        check_products(scalar, t, 3); /* FETCH_FROM - 1 */
         if (tier == OX_TIER_AVX512) {
             ox_two_panels = !ox_two_panels;
             check_products(scalar, t, INT64_MAX);

@@ -104,7 +104,7 @@ static void compare_alone(const ox_kernels *t, const product *p, const float *to
     }
 }
 
-static int64_t most_tokens; /* products of more are left out */
+static int64_t most_tokens; /* products of more are left out: what check_products was asked for */
 
 static void check_product(const ox_kernels *scalar, const ox_kernels *t, const ox_format_info *f, int64_t n_rows, int64_t k,
                           int64_t n, int gather, int rounds)
@@ -134,7 +134,7 @@ static void check_format(const ox_kernels *scalar, const ox_kernels *t, const ox
 {
     static const int rows[] = {1, 15, 16, 17, 50};
     int64_t k = f->values == 1 ? 33 : f->values;
-    for (int n = 1; n <= 9; n++)
+    for (int n = 1; n <= 15; n++) /* every part of a tile, alone and behind a whole one */
         check_product(scalar, t, f, rows[n % COUNT(rows)], 2 * k, n, 0, rounds);
     for (int j = 0; j < COUNT(rows); j++)
         check_product(scalar, t, f, rows[j], k, 10, 1, rounds);
@@ -142,10 +142,10 @@ static void check_format(const ox_kernels *scalar, const ox_kernels *t, const ox
     for (int n = 0; n < COUNT(lines) && f->values == 1; n++)
         check_product(scalar, t, f, 50, lines[n], n % 4 + 1, 0, rounds);
     check_product(scalar, t, f, 83, k, 67, 1, rounds); /* more panels and tokens than one group has */
-    /* Parts of a group, alone and behind whole ones, of as many columns as go through tiles, or as a step and a part of
-     * the next have; no multiples of 3. */
+    /* Parts of a group, alone and behind whole ones; no multiples of 3. Columns: as many as go through tiles (TILES_LEAST
+     * tokens times columns); elsewhere a step of eight chunks and half of the next, or two steps of large blocks. */
     static const int tokens[] = {17, 34, 61, 80};
-    int64_t columns = f->values == 1 ? 95 : strcmp(t->name, "amx") == 0 ? 1024 : f->values < 256 ? 384 : 256;
+    const int64_t columns = f->values == 1 ? 95 : strcmp(t->name, "amx") == 0 ? 1024 : f->values < 256 ? 384 : 512;
     for (int n = 0; n < COUNT(tokens); n++)
         for (int gather = 0; gather < 2; gather++)
             check_product(scalar, t, f, 33, columns, tokens[n], gather, rounds);
