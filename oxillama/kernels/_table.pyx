@@ -33,14 +33,14 @@ cdef int find_format(str name) except -1:
     for i in range(ox_n_formats):
         if ox_formats[i].name == wanted:
             return i
-    raise QuantError(f"unknown tensor format {name!r}; known: {', '.join(f[0] for f in formats_by_name())}")
+    raise QuantError(f"unknown tensor format {name!r}; known: {', '.join([f[0] for f in formats_by_name()])}")
 
 
 cdef int find_kernel_format(str name) except -1:
     """Index into ox_formats of a format that has kernels."""
     cdef int i = find_format(name)
     if ox_formats[i].kernel < 0:
-        have = ", ".join(n for n, f in formats_by_name() if f)
+        have = ", ".join([n for n, f in formats_by_name() if f])
         raise QuantError(f"tensor format {name} has no kernels yet; those that have: {have}")
     return i
 
@@ -52,30 +52,30 @@ def formats_by_name():
 
 def formats():
     """Every tensor format: ``(id in GGUF, name, values in a block, bytes of a block)``."""
-    return tuple((ox_formats[i].id, ox_formats[i].name.decode(), ox_formats[i].values, ox_formats[i].bytes)
-                 for i in range(ox_n_formats))
+    return tuple([(ox_formats[i].id, ox_formats[i].name.decode(), ox_formats[i].values, ox_formats[i].bytes)
+                  for i in range(ox_n_formats)])
 
 
 def kernel_formats():
     """Names of the formats that can be multiplied, dequantised and packed."""
-    return tuple(name for name, has_kernels in formats_by_name() if has_kernels)
+    return tuple([name for name, has_kernels in formats_by_name() if has_kernels])
 
 
 def writable_formats():
     """Names of the formats that floats can be quantised to."""
     cdef const ox_kernels *t = ox_table(OX_TIER_SCALAR)
-    return tuple(ox_formats[i].name.decode() for i in range(ox_n_formats)
-                 if ox_formats[i].kernel >= 0 and t.quantise[ox_formats[i].kernel] != NULL)
+    return tuple([ox_formats[i].name.decode() for i in range(ox_n_formats)
+                  if ox_formats[i].kernel >= 0 and t.quantise[ox_formats[i].kernel] != NULL])
 
 
 def compiled_tiers():
     """Names of the tiers in this build, lowest first."""
-    return tuple(ox_tier_name(<ox_tier>i).decode() for i in range(OX_N_TIERS) if ox_tier_name(<ox_tier>i) != NULL)
+    return tuple([ox_tier_name(<ox_tier>i).decode() for i in range(OX_N_TIERS) if ox_tier_name(<ox_tier>i) != NULL])
 
 
 def usable_tiers():
     """Names of the compiled tiers that this machine can run, lowest first."""
-    return tuple(ox_tier_name(<ox_tier>i).decode() for i in range(OX_N_TIERS) if ox_runs(<ox_tier>i))
+    return tuple([ox_tier_name(<ox_tier>i).decode() for i in range(OX_N_TIERS) if ox_runs(<ox_tier>i)])
 
 
 def detected_tier():

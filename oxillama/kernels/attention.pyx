@@ -66,7 +66,7 @@ cdef class KvSlab:
         self.n_blocks, self.n_heads, self.block_tokens, self.k_dim = n_blocks, n_heads, block_tokens, k_dim
         self.k_panel = ox_k_panel_bytes(self.type, <size_t>k_dim)
         self.v_panel = ox_v_panel_bytes(self.type, <size_t>self.v_dim)
-        self.k, self.v = (_aligned(n_blocks, n_heads, n) for n in (self.k_head, self.v_head))
+        self.k, self.v = [_aligned(n_blocks, n_heads, n) for n in (self.k_head, self.v_head)]
         k_start, v_start = self.k.ctypes.data, self.v.ctypes.data
         self.k_data, self.v_data = <uint8_t *>k_start, <uint8_t *>v_start
 
@@ -421,7 +421,7 @@ def flash_attention(q, k, v, *, num_heads, head_dim, softmax_scale=None, causal=
     cdef Workspace ws = Workspace(default_num_threads() if num_threads is None else num_threads)
     cdef KvSlab slab = KvSlab("f32", 1, kv_heads, -(-n_keys // 64) * 64, head_dim)
     cdef Rows qr, kr, vr
-    qr, kr, vr = (ws.from_array(a.reshape(len(a), a.shape[1] * head_dim)) for a in arrays)
+    qr, kr, vr = [ws.from_array(a.reshape(len(a), a.shape[1] * head_dim)) for a in arrays]
     s.row, s.n, s.start = 0, n_queries, n_keys - n_queries
     s.tables[0].blocks, s.tables[0].n, s.tables[0].highest, s.tables[0].first = &block[0], 1, 0, 0
     s.read = s.write = -1

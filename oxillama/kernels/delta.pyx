@@ -38,7 +38,7 @@ cdef class Delta:
     """
 
     def __init__(self, a, dt_bias, norm, *, int64_t k_dim, int64_t n_keys, float eps, bint neighbours):
-        a, dt_bias, norm = (np.array(v, np.float32) for v in (a, dt_bias, norm))
+        a, dt_bias, norm = [np.array(v, np.float32) for v in (a, dt_bias, norm)]
         if a.ndim != 1 or norm.ndim != 1 or not a.size or not norm.size or a.shape != dt_bias.shape:
             raise ConfigError(f"a delta rule of a {a.shape}, dt_bias {dt_bias.shape} and norm {norm.shape}: [n_heads], "
                               "[n_heads] and [v_dim] are needed")

@@ -110,7 +110,7 @@ cdef class ChannelDelta:
     """
 
     def __init__(self, a, dt_bias, norm, *, float eps, float bound=0):
-        a, dt_bias, norm = (np.array(v, np.float32) for v in (a, dt_bias, norm))
+        a, dt_bias, norm = [np.array(v, np.float32) for v in (a, dt_bias, norm)]
         if a.ndim != 1 or norm.ndim != 1 or not a.size or not norm.size or dt_bias.shape != (len(a) * len(norm),):
             raise ConfigError(f"a delta rule of a {a.shape}, dt_bias {dt_bias.shape} and norm {norm.shape}: [n_heads], "
                               "[n_heads * dim] and [dim] are needed")

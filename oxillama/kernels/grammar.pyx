@@ -210,9 +210,9 @@ cdef class Masks:
             if rule not in known and rule not in begun:
                 begun.add(rule)
                 callees = self._callees(rule)
-                if any(c in begun and c not in known for c in callees):
+                if any([c in begun and c not in known for c in callees]):
                     known[rule] = None
-                todo.extend(c for c in callees if c not in begun and c not in known)
+                todo.extend([c for c in callees if c not in begun and c not in known])
                 continue
             todo.pop()
             if rule not in known:

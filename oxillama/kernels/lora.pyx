@@ -98,7 +98,7 @@ cdef class Adapters:
         place = np.full(self._n, -1, np.int32)
         place[rows] = np.arange(len(rows), dtype=np.int32)
         found._n, found._changed = len(rows), self._changed
-        found._turns = [[users for users in (_placed(u, place) for u in turn) if users is not None]
+        found._turns = [[users for users in [_placed(u, place) for u in turn] if users is not None]
                         for turn in self._turns]
         return found
 
@@ -183,7 +183,7 @@ cdef class Adapters:
 def _take_turns(spans, sets):
     """Users of each adapter, turn by turn: those whose first it is, those whose second it is, and so on."""
     turns = []
-    for k in range(max((len(one) for one in sets), default=0)):
+    for k in range(max([len(one) for one in sets], default=0)):
         found = {}
         for rows, one in zip(spans, sets):
             if k < len(one):

@@ -94,7 +94,7 @@ cdef class Workspace:
     @property
     def nbytes(self):
         """Bytes held."""
-        return sum(c.nbytes for c in self._chunks)
+        return sum([c.nbytes for c in self._chunks])
 
     def new(self, int64_t n, int64_t dim):
         """An uninitialised float32 matrix."""

@@ -30,11 +30,11 @@ cdef class Rwkv7:
     def __init__(self, w0, k_k, k_a, r_k, weight, bias, *, int64_t width, float eps):
         found = [np.array(v, np.float32) for v in (w0, k_k, k_a, r_k, weight, bias)]
         n = found[0].size
-        if any(v.shape != (n,) for v in found) or width < 1 or not n or n % width:
+        if any([v.shape != (n,) for v in found]) or width < 1 or not n or n % width:
             raise ConfigError(f"vectors of {[v.shape for v in found]} for heads {width} wide: all must be as long, and "
                               "whole heads")
         self.n_heads, self.width, self.eps = n // width, width, eps
-        self.w0, self.k_k, self.k_a, self.r_k, self.weight, self.bias = (Vector(v) for v in found)
+        self.w0, self.k_k, self.k_a, self.r_k, self.weight, self.bias = [Vector(v) for v in found]
         with np.errstate(all="ignore"):
             self.rest = Vector(1 - found[2])
 

@@ -44,7 +44,7 @@ cdef class NumberAutomaton:
         self.numbers, self.max_states, self.max_digits = numbers, max_states, max_digits
         divisors = [*numbers.multiples, *numbers.others]
         # x is a multiple of M / 10^places exactly if x 10^places is one of M.
-        self.places = max((len(decimal_digits(m)[1]) for m in divisors), default=0)
+        self.places = max([len(decimal_digits(m)[1]) for m in divisors], default=0)
         self.moduli = [int(m * 10**self.places) for m in divisors]
         if sum([m.bit_length() for m in self.moduli]) > MAX_BITS:
             raise GrammarError("its divisors have too many digits together: use fewer, or smaller ones")
@@ -112,10 +112,10 @@ cdef class NumberAutomaton:
             return False
         first, last = self.limits.exponents
         top = UP[0] if self.numbers.integer is False else last + 1
-        return any(
-            side.has(x) and x < Fraction(10) ** top and (self.numbers.integer is None or x.denominator != 1)
-            for x in short_numbers(side.bounds[0], first if not self.moduli else 0)
-        )
+        for x in short_numbers(side.bounds[0], first if not self.moduli else 0):
+            if side.has(x) and x < Fraction(10) ** top and (self.numbers.integer is None or x.denominator != 1):
+                return True
+        return False
 
     cdef Py_ssize_t node(self, tuple state) except -1:
         found = self.known.get(state)

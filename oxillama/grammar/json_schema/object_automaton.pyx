@@ -21,7 +21,10 @@ class Wanted:
         self.literal, self.keys, self.value = literal, keys, value
 
     def __contains__(self, name):
-        return any(name in keys for keys in self.keys)
+        for keys in self.keys:
+            if name in keys:
+                return True
+        return False
 
 
 @cython.final
@@ -110,7 +113,7 @@ cdef int call_all(texts, Plan plan) except -1:
 
 def _end_of(group):
     """The index behind the last required property: from there on, an object may end."""
-    return max((i for i, pair in enumerate(group, 1) if pair.required), default=0)
+    return max([i for i, pair in enumerate(group, 1) if pair.required], default=0)
 
 
 def _reach(group):
@@ -136,7 +139,7 @@ def _moves(Plan plan, reach, state, top):
             if pair.required or not full:
                 here, n = (*before, k, *behind), count if pair.required else following
                 for bits, expr in pair.ways:
-                    now = tuple(2 if bits >> w & 1 else s for w, s in enumerate(seen)) if bits else seen
+                    now = tuple([2 if bits >> w & 1 else s for w, s in enumerate(seen)]) if bits else seen
                     found.append((expr, (here, n, True, now)))
     return found
 

@@ -488,6 +488,6 @@ cdef int simplify(Plan plan, literals) except -1:
     if plan.least <= n_required:
         plan.least = 0
     elif plan.others and plan.least > n_required + 1:
-        path = next(lit.path for lit in literals if "minProperties" in lit.schema)
+        path = [lit.path for lit in literals if "minProperties" in lit.schema][0]
         raise refusal(path, "minProperties", "two properties that the schema doesn't name might have one name")
     return 0
