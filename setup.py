@@ -119,14 +119,13 @@ HOT = [
     *("chosen", "convert", "grammar_stacks", "grammar_trie", "grammar_walk", "logprobs", "norms", "random", "repeats"),
     *("rope", "routing", "rows", "sampling", "_merging", "_texts", "_unigram", "grammar_dfa"),
 ]
-# Those that check arguments and call kernels, or work on objects: with -O1 they compile in 0.6 of the time of -O2,
-# which the others have, and tokens of the smallest model come as fast. With all at -O1, compiling schemas would take
-# 1.07 of the time, and masks 1.08.
+# Those that check arguments and call kernels, or work on Python's objects: with -O1 they compile in 0.6 of the time of
+# -O2, which the others have, and tokens of the smallest model come as fast. With the others at -O1, too, compiling
+# schemas would take 1.07 of the time, and masks 1.08.
 LIGHT = [
-    *("_check", "_mapping", "_memory", "_table", "_team", "_threads", "activations", "attention"),
-    *("batch", "compilation", "compute_turn", "delta", "dplr", "experts", "files", "gated"),
-    *("grammar_left", "grammar_sharing", "grammar_spelling", "grammar_triggers", "heads", "lora"),
-    *("matmul", "matrix", "number_automaton", "recurrent", "rwkv", "signals", "slots", "ssm", "streams"),
+    *("_check", "_mapping", "_memory", "_table", "_team", "_threads", "activations", "attention", "batch"),
+    *("compilation", "compute_turn", "delta", "dplr", "experts", "files", "gated", "grammar_sharing", "heads"),
+    *("lora", "matmul", "matrix", "number_automaton", "recurrent", "rwkv", "signals", "slots", "ssm", "streams"),
 ]
 # Cython's code for memoryviews, which half of the modules would have a copy of: a leaf, since any of them may use it.
 SHARED = "oxillama._util._memoryviews"
@@ -156,7 +155,7 @@ def modules() -> list[Extension]:
 
 
 # C files that take seconds, the longest first, so that no core is idle at the end.
-SLOW = ["gemm_words", "gemm_rows", "gemm_q8", "quantise", "table", "quantise_lanes", "gemm_grid", "gemm_float"]
+SLOW = ["gemm_words", "gemm_q8", "gemm_rows", "quantise", "table", "quantise_lanes", "gemm_grid", "gemm_float"]
 
 
 def rank(source: str) -> int:
