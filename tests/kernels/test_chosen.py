@@ -101,6 +101,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(12)
 @pytest.mark.parametrize("kv_type", TYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_against_float64(case, kv_type):
@@ -109,6 +110,7 @@ def test_against_float64(case, kv_type):
     assert np.abs(s.run([s.n]) - s.expected()).max() < BOUND[kv_type]
 
 
+@pytest.mark.sweep(12)
 @pytest.mark.parametrize("kv_type", TYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_chunks_and_threads_give_equal_bits(case, kv_type):

@@ -212,6 +212,7 @@ def test_gemm_row_does_not_depend_on_its_company(tier, type):
 
 
 # Beyond every block of the float kernels: odd widths around 256 and 512 columns or pairs, 19 panels, 51 tokens.
+@pytest.mark.sweep(20)
 @pytest.mark.parametrize(("tier", "type"), [f for f in FLOATS if f[0] != "scalar"])
 @pytest.mark.parametrize("k", [255, 513, 1037])
 def test_float_gemm_in_blocks(tier, type, k):

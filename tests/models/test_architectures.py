@@ -89,7 +89,7 @@ def test_chunks_give_equal_bits(tmp_path, name, shape):
         assert (ours(path, tokens, chunk) == whole).all(), chunk
 
 
-@pytest.mark.sweep(16)
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_eight_bits_keep_the_tokens(tmp_path, name):
     """The most likely token of the first positions, or a Kullback-Leibler divergence below 0.001.

@@ -53,6 +53,7 @@ PARTS = (
 )  # fmt: skip
 
 
+@pytest.mark.sweep(30)
 @pytest.mark.parametrize("name", [name for name, _ in ROWS if pre_tokenizer(name).cuts_words])  # type: ignore[union-attr]
 @settings(max_examples=60)
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=24))
