@@ -1,5 +1,5 @@
 /* Matrix products of the formats whose packed blocks are interleaved words, and the slots that they fill. Q8_1 and Q8_K
- * are what other programs bring activations into: NEVER is slower for them, and compiles least. */
+ * are other programs' formats of activations: NEVER is slower for them, and compiles least. */
 #include "q8.h"
 #include "q8_words.h"
 
