@@ -11,7 +11,7 @@ from oxillama._util.lazy import lazy
 from oxillama.core.session import Session
 from oxillama.engine import Engine
 
-__all__ = ["OneSequence", "BatchTokens"]
+__all__ = ["BatchTokens", "OneSequence"]
 
 
 class BatchTokens(NamedTuple):

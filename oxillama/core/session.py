@@ -405,6 +405,13 @@ class Session:
         sampling.settle(self._sequence.tokens)
         return self._snapshots.session(self._sequence, self._serving, self.logits, sampling, known)
 
+    def cancel(self) -> None:
+        """Ends the call that another thread waits for, if there is one: it raises GenerateError, and the session is as
+        before it."""
+        request = self._sequence.handle
+        if request is not None:
+            self._core.cancel([request])
+
     def close(self) -> None:
         """Frees its blocks; further calls do nothing. Raises GenerateError while another thread uses it."""
         if not self.closed:
@@ -465,7 +472,9 @@ class Session:
         try:
             self._core.run([request], outbox)
             if request.logits is None:
-                raise GenerateError("the session's call was cancelled: another thread forked this process")
+                raise GenerateError(
+                    "the session's call was cancelled: by cancel(), or another thread forked this process"
+                )
             self._logits = request.logits.copy(), start + len(ids)
             return request.logits
         except BaseException:
