@@ -1,4 +1,4 @@
-"""Text files with and without a byte order mark, which editors of Windows write, through every reader of the package."""
+"""Text files with and without a byte order mark, which Windows editors write, through every reader of the package."""
 
 import io
 import json
@@ -19,6 +19,7 @@ from oxillama.data.schema import read_schema
 from oxillama.errors import ConfigError
 from oxillama.lora.peft import read_config
 from oxillama.server.auth import read_keys
+from oxillama.server.bodies import parse_body
 from oxillama.server.config import from_file
 from oxillama.server.models import read_template
 
@@ -51,6 +52,7 @@ READERS = {
     "json lines": ("t.jsonl", '{"a": 1}\n{"a": 2}\n', rows_of),
     "json lines after a blank one": ("t.jsonl", '\n{"a": 1}\n', rows_of),
     "csv": ("t.csv", "a,b\n1,2\n", rows_of),
+    "body": ("b.json", '{"prompt": "a"}', lambda path: parse_body(path.read_bytes(), "application/json")),
     "requests": ("r.jsonl", json.dumps(REQUEST) + "\n", requests_of),
     "requests after a blank line": ("r.jsonl", "\n" + json.dumps(REQUEST) + "\n", requests_of),
 }
