@@ -48,6 +48,7 @@ class Tokenizer:
             padding; ``None`` where there is none.
         eog_ids: tokens that end generation.
         add_bos, add_eos, add_sep: what ``add_special=True`` adds.
+        separators: how many separators stand between the two texts of a pair that is ranked.
         add_space_prefix: whether a space is put before text (sentencepiece vocabularies).
         model, pre: ``tokenizer.ggml.model`` and the pre-tokenizer in use.
         chat_templates: every chat template of the file by name; the unnamed one is ``"default"``.
@@ -68,6 +69,7 @@ class Tokenizer:
         self.fim_rep_id, self.fim_sep_id, self.fim_pad_id = special.fim_rep, special.fim_sep, special.fim_pad
         self.eog_ids = vocab.eog_ids
         self.add_bos, self.add_eos, self.add_sep = vocab.add_bos, vocab.add_eos, vocab.add_sep
+        self.separators = vocab.separators
         self.add_space_prefix = vocab.add_space_prefix and vocab.model in ("llama", "t5")
         self.chat_templates = dict(chat_templates or {})
         self._origin: tuple[str, dict[str, object]] | None = None
@@ -184,9 +186,9 @@ class Tokenizer:
                 out += encode(plain) if owner is None else self._kept.encode(owner, plain, encode)
                 after_special = False
         if add_special:
-            closes, end = (self.add_sep, self.sep_id) if self.model == "bert" else (self.add_eos, self.eos_id)
-            if closes and end is not None:
-                out.append(end)
+            for closes, end in ((self.add_eos, self.eos_id), (self.add_sep, self.sep_id)):
+                if closes and end is not None:
+                    out.append(end)
         return out
 
     def forget_texts(self) -> None:
