@@ -86,12 +86,12 @@ def _unpacked(body: bytes, bits: int, config: ServerConfig) -> bytes:
     return found
 
 
-def parse_body(body: bytes, content_type: str, reading: Reading) -> dict[str, Any]:
+def parse_body(body: bytes, content_type: str, reading: Reading | None = None) -> dict[str, Any]:
     """The JSON object of a body. Raises ApiError for anything else.
 
     Refused are other types of content, which forms of other sites could send; keys that come twice, NaN and Infinity,
     and values that nest deeper than any field may. Half of a surrogate pair is no character, and becomes U+FFFD, which
-    is said.
+    `reading` notes.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -110,7 +110,7 @@ def parse_body(body: bytes, content_type: str, reading: Reading) -> dict[str, An
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         check_nesting(value)
     if b"\\u" in body and has_halves(value):
-        whole: dict[str, Any] = _mended("", value, reading)
+        whole: dict[str, Any] = _mended("", value, reading or Reading())
         return whole
     return value
 
