@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from oxillama.server.errors import bad_value
-from oxillama.server.kinds import LEFT_OUT, check_depth
+from oxillama.server.kinds import LEFT_OUT
 from oxillama.server.reading import Reading
 
 __all__ = ["other_content", "result_content", "vendor_tool"]
@@ -23,7 +23,7 @@ _DOCUMENT = ("documents that are no text", ": send their text")
 _TEXT_SOURCES = ("text", "content")
 # Where the text of a block stands, in the order in which it is read.
 _KEYS = ("title", "context", "source", "url", "tool_name", "text", "content")
-_DEPTH = 8
+_DEPTH = 8  # of lists and objects in a block that texts are looked for in
 
 
 def other_content(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
@@ -37,7 +37,6 @@ def other_content(place: str, kind: str, value: dict[str, Any], reading: Reading
     if (found := _unreadable(kind, value)) is not None:
         own = f"{place}.{kind}" if kind in value else f"{place}.type"
         raise bad_value(own, f"{own}: {found[0]} are not read{found[1]}", "unsupported_parameter")
-    check_depth(place, value, _DEPTH)
     if kind != "document":
         reading.leave_out(f"{place}.type={kind:.64}", "there are no such parts here", "content.type")
     text = "\n".join(_texts(value))
@@ -65,18 +64,18 @@ def _is_text(document: dict[str, Any]) -> bool:
     return isinstance(source, dict) and source.get("type") in _TEXT_SOURCES
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """The texts of a block, in order."""
+def _texts(value: Any, depth: int = _DEPTH) -> Iterator[str]:
+    """The texts of a block, in order, but for those that lie deeper."""
     if isinstance(value, str):
         if value:
             yield value
-    elif isinstance(value, list):
+    elif isinstance(value, list) and depth:
         for one in value:
-            yield from _texts(one)
-    elif isinstance(value, dict):
+            yield from _texts(one, depth - 1)
+    elif isinstance(value, dict) and depth:
         keys = (*_KEYS, "data") if value.get("type") == "text" else _KEYS
         for key in keys:
-            yield from _texts(value.get(key))
+            yield from _texts(value.get(key), depth - 1)
 
 
 def vendor_tool(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
