@@ -38,6 +38,11 @@ CASES = [
     (CHAT, {"verbosity": "low"}, "verbosity"),
     (CHAT, {"service_tier": "flex"}, "service_tier"),
     (CHAT, {"store": True}, "store"),
+    (CHAT, {"models": ["a"], "reasoning_format": "none", "parse_tool_calls": False, "speed": "fast"},
+     "models, reasoning_format, parse_tool_calls, speed"),
+    (COMPLETIONS, {"models": ["a"]}, "models"),
+    (MESSAGES, {"seed": 1}, "seed"),
+    (RESPONSES, {"conversation_id": "a"}, "conversation_id"),
     (CHAT, {"web_search_options": {}}, "web_search_options"),
     (CHAT, {"tools": [{"type": "web_search"}]}, "tools[0].type=web_search"),
     (CHAT, {"messages": [{**HI[0], "reasoning_details": []}]}, "messages[0].reasoning_details"),
@@ -88,7 +93,7 @@ def test_a_strict_server_refuses_it(configured, path, fields, said):
 @pytest.mark.parametrize("path", BASES)
 def test_nothing_is_said_of_a_request_that_asks_for_nothing_else(configured, path):
     asked = {CHAT: {"store": False, "verbosity": "medium", "service_tier": "auto", "user": "u", "tools": [],
-                    "tool_choice": "auto"},
+                    "tool_choice": "auto", "reasoning_format": "auto", "parse_tool_calls": True},
              COMPLETIONS: {"service_tier": "default", "metadata": {"a": "b"}},
              RESPONSES: {"store": False, "truncation": "disabled", "client_metadata": {"a": "b"}, "tools": [],
                          "tool_choice": "auto", "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k"},
