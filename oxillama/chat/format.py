@@ -166,6 +166,7 @@ class ChatFormat:
         reasoning: "str | ReasoningFormat | None" = "auto",
         first_id: int = 0,
         must_call: bool = False,
+        bare: bool = True,
     ) -> ChatParser:
         """A parser of one answer.
 
@@ -175,6 +176,7 @@ class ChatFormat:
         reasoning: "auto", "none" (it stays in the content), other marks than the format's, or None for none.
         first_id: number of the first call without an id of its own.
         must_call: the answer is held to calls: what is cut off before the first one's name is no content.
+        bare: an answer that is nothing but calls of these tools, as JSON without the format's marks, has them found.
 
         Raises ToolFormatError for wrong options, ConfigError for wrong tools.
         """
@@ -193,6 +195,7 @@ class ChatFormat:
             kept=reasoning == "none",
             first_id=first_id,
             must_call=must_call,
+            bare=bare,
         )
 
     def grammar(

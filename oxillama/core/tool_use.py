@@ -144,9 +144,18 @@ class ToolUse:
     @property
     def parser(self) -> ChatParser:
         """A new one, for one text."""
-        reasoning = self.reasoning if self.reasoning == "none" and self._marks else self._marks
+        return self.parser_of(constrained=False)
+
+    def parser_of(self, *, constrained: bool) -> ChatParser:
+        """A parser of one text. constrained: a grammar, schema, pattern or choices say what its content is, so that
+        JSON in it is no call."""
         return self._form.parser(
-            self._described, self.prompt, reasoning=reasoning, first_id=self.first_id, must_call=self.choice != "auto"
+            self._described,
+            self.prompt,
+            reasoning=self.reasoning if self.reasoning == "none" and self._marks else self._marks,
+            first_id=self.first_id,
+            must_call=self.choice != "auto",
+            bare=not constrained,
         )
 
     def delimiters(self, tokenizer: Tokenizer) -> frozenset[int]:
