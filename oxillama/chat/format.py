@@ -153,6 +153,12 @@ class ChatFormat:
         return ChatFormat(layout, (*self.source, "text"))
 
     @property
+    def with_generic_calls(self) -> "ChatFormat":
+        """The same with calls of tools as JSON objects between tags, for models that are told to write such."""
+        layout = Layout(Frame(self.reasoning) if self.harmony else self.frame, HERMES)
+        return ChatFormat(layout, (*self.source, "generic"))
+
+    @property
     def reasoning(self) -> ReasoningFormat | None:
         """The marks of reasoning; None if the model shows none."""
         return self.frame.reasoning
@@ -287,6 +293,8 @@ def _made_of(source: Any, *tokens: str) -> ChatFormat:
     """The inverse of `ChatFormat.__reduce__`."""
     if tokens[-1:] == ("text",):
         return _made_of(source, *tokens[:-1]).without_calls
+    if tokens[-1:] == ("generic",):
+        return _made_of(source, *tokens[:-1]).with_generic_calls
     if not tokens:
         made: ChatFormat = source.chat_format
         return made

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from oxillama._util.checks import nearest
-from oxillama.chat.format import ChatFormat
 from oxillama.chat.template import ChatTemplate
 from oxillama.config import SamplerConfig, field_names
+from oxillama.core.chat import template_for
 from oxillama.core.prompts import make_chain
+from oxillama.core.tool_display import answer_format
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.engine import Engine
 from oxillama.errors import ChatTemplateError, ConfigError, OxiLlamaError
@@ -338,12 +339,12 @@ def read_template(path: str | None) -> str | None:
 
 def writes_calls(engine: Engine, tool_format: str | None, template: str | None) -> bool:
     """Whether it is known how the model calls tools."""
-    source = template or engine.tokenizer.chat_templates.get("tool_use", engine.tokenizer.chat_template)
-    if source is None:
+    if template is None and engine.tokenizer.chat_template is None:
         return False
-    if tool_format is not None:
+    if tool_format not in (None, "none"):
         return tool_format != "text"
-    form = ChatFormat.of_template(source)
+    tools: list[dict[str, Any]] = [{}]
+    form = answer_format(template_for(engine.tokenizer, tools, template), {"tools": tools, "tool_format": tool_format})
     return form.calls is not None or form.harmony
 
 

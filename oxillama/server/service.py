@@ -58,7 +58,7 @@ class Service:
         self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
         self.secret = os.urandom(32)
-        if config.tool_format not in (None, "text"):
+        if config.tool_format not in (None, "text", "none"):
             find_format(config.tool_format)  # raises for a name of none
         self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False
