@@ -29,8 +29,14 @@ def write_calls(layout: Layout, calls: Sequence[WrittenCall], behind_text: bool 
     begin = form.later if behind_text and form.later is not None else form.begin
     written = [_one(form, call, number) for number, call in enumerate(calls)]
     text = _filled(begin, calls[0], 0) + form.separator.join(written)
-    end = "".join(layout.end_words[: layout.n_needed_ends])
+    end = _end(layout) if form.begin else ""
     return text + (end if end[:1] in ("]", "") or not _breaks(begin) else f"\n{end}")
+
+
+def _end(layout: Layout) -> str:
+    """What ends all calls: up to the counterpart of the mark that opens them, if it is known."""
+    needed = layout.end_words[: layout.n_needed_ends]
+    return "".join(needed if any(word.startswith("<") for word in needed) else layout.end_words)
 
 
 def _one(form: CallFormat, call: WrittenCall, number: int) -> str:

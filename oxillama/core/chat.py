@@ -11,10 +11,10 @@ from oxillama.chat import ChatTemplate
 from oxillama.chat.continuation import check_continuation
 from oxillama.chat.literals import Marking, marking_of
 from oxillama.chat.messages import checked_messages
+from oxillama.chat.tool_display import answer_format, note_of, shown_by
 from oxillama.core.context import EngineContext
 from oxillama.core.options import PromptOptions, check_options
 from oxillama.core.prompts import Messages, Tools, check_length, infill_ids
-from oxillama.core.tool_display import answer_format, note_of, shown_by
 from oxillama.core.tool_use import AnswerOptions, ToolUse, tool_use_of
 from oxillama.errors import ChatTemplateError, ConfigError
 from oxillama.tokenizer import Tokenizer

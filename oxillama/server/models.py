@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from oxillama._util.checks import nearest
 from oxillama.chat.template import ChatTemplate
+from oxillama.chat.tool_display import answer_format
 from oxillama.config import SamplerConfig, field_names
 from oxillama.core.chat import template_for
 from oxillama.core.prompts import make_chain
-from oxillama.core.tool_display import answer_format
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.engine import Engine
 from oxillama.errors import ChatTemplateError, ConfigError, OxiLlamaError

@@ -9,10 +9,10 @@ from typing import Any
 from oxillama.chat import ChatTemplate
 from oxillama.chat.format import ChatFormat
 from oxillama.chat.shapes import ReasoningFormat
+from oxillama.chat.tool_display import note_of
 from oxillama.chat.variables import EFFORT_VARIABLES
 from oxillama.core.chat import chat_ids, template_for
 from oxillama.core.options import PromptOptions
-from oxillama.core.tool_display import note_of
 from oxillama.errors import TemplateVariableError
 from oxillama.server.custom import FaultOf, as_functions, plain_messages
 from oxillama.server.errors import bad_value

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from oxillama.chat import ChatTemplate
 from oxillama.chat.dispatch import read_tools
 from oxillama.chat.format import ChatFormat
 from oxillama.chat.generic_tools import ToolDisplay
-from oxillama.chat.template import check_tools
+from oxillama.chat.template import ChatTemplate, check_tools
 from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError, ToolFormatError
 
