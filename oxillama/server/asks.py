@@ -39,7 +39,8 @@ class Ask:
 
     messages: a conversation; None where `prompts` are given, texts or token ids. options: keywords of the engine's
     `chat` or `stream`. n: choices for each prompt. constraint: the field of the request that says what the text must
-    follow. names: the fields that the request has for those of chat completions.
+    follow. names: the fields that the request has for those of chat completions. is_cut: whether a part of the prompt
+    had no room.
     """
 
     chosen: Chosen
@@ -54,6 +55,7 @@ class Ask:
     add_special: bool = True
     constraint: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
+    is_cut: bool = False
 
 
 class Run:
@@ -214,8 +216,10 @@ def _constraint(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     structured = values.get("structured_outputs", {})
     given += [(f"structured_outputs.{n}", {k: structured[n]}) for n, k in _STRUCTURED.items() if n in structured]
     form = values.get("response_format", {"type": "text"})
+    if "schema" in form and form["type"] != "json_object":
+        raise bad_value("response_format.schema", "response_format.schema is for the type json_object")
     if form["type"] == "json_object":
-        given.append(("response_format", {"json_schema": ANY_OBJECT}))
+        given.append(("response_format", {"json_schema": form.get("schema", ANY_OBJECT)}))
     elif form["type"] == "json_schema":
         if "json_schema" not in form:
             raise bad_value(

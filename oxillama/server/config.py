@@ -6,10 +6,10 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, TypeVar
 
 from oxillama._util.checks import check_bool, check_choice, check_float, check_int, nearest, suggests_fields
+from oxillama._util.text_files import read_text
 from oxillama.errors import ConfigError
 
 __all__ = ["ENVIRONMENT", "ServerConfig", "from_environment", "from_file", "from_texts", "shown_default"]
@@ -75,7 +75,8 @@ class ServerConfig:
     trust_request_templates: bool = setting(False, "let requests bring templates of their own")
     allow_priority: bool = setting(False, "let requests say their priority")
     share_prefix_cache: bool = setting(False, "let keys share the KV of common beginnings")
-    lenient: bool = setting(False, "leave unknown fields out, and say so in a header")
+    lenient: bool = setting(False, "leave out misspelt fields, too, and take values beyond the API's ranges")
+    strict: bool = setting(False, "refuse what else would be left out, to test clients")
     public_metrics: bool = setting(False, "let /metrics be read without a key")
     ui: bool = setting(True, "the page at /")
     docs: bool = setting(True, "/openapi.json and /docs")
@@ -94,6 +95,8 @@ class ServerConfig:
             object.__setattr__(self, one.name, checked)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key must be given together")
+        if self.strict and self.lenient:
+            raise ConfigError("strict and lenient are both given: give one of them")
 
 
 def _kind(one: Any) -> str:
@@ -184,7 +187,7 @@ def from_file(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     import tomllib  # the command line imports this module for every command
 
     try:
-        read = tomllib.loads(Path(path).read_text())
+        read = tomllib.loads(read_text(path))
     except OSError as error:
         raise ConfigError(f"config {path}: the file can't be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

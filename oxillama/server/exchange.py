@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from oxillama.server.auth import ANYONE, Key, cors_headers
-from oxillama.server.bodies import parse_body, read_body
+from oxillama.server.bodies import parse_body, read_body, unpacked
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.kinds import Reading, Record
 from oxillama.server.limits import Place
@@ -71,7 +71,7 @@ class Exchange:
         self.status, self.n_bytes = 0, 0
         self.gone = self.ended = False
         self.extra: dict[str, str] = {}  # headers of the answer
-        self.reading = Reading(service.config.lenient)
+        self.reading = Reading(service.config.strict, service.config.lenient)
         self.task = asyncio.current_task()
         self._watcher: asyncio.Task[None] | None = None
 
@@ -93,16 +93,13 @@ class Exchange:
         if not body and not record.fields:
             return {}
         kind = self.headers.get("content-type", "")
-        if len(body) > LARGE_BODY:
+        if len(body) > LARGE_BODY or "content-encoding" in self.headers:
             return await self.elsewhere(lambda: self._read(record, body, kind))
         return self._read(record, body, kind)
 
     def _read(self, record: Record, body: bytes, kind: str) -> dict[str, Any]:
-        found = record.read("", parse_body(body, kind), self.reading)
-        if self.reading.ignored:
-            names = ", ".join(self.reading.ignored).encode("ascii", "replace").decode()
-            self.extra["X-Ignored-Parameters"] = re.sub(r"[^\x20-\x7e]", "?", names)[:1000]
-        return found
+        body = unpacked(body, self.headers, self.service.config)
+        return record.read("", parse_body(body, kind, self.reading), self.reading)
 
     async def _watch(self) -> None:
         """Cancels the exchange when its client leaves."""
@@ -140,6 +137,9 @@ class Exchange:
         """Sends one message of ASGI."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if self.reading.left_out:
+                self.extra["X-Oxillama-Left-Out"] = self.reading.header
+                self.service.left_out.note(self.key.name, self.scope.get("client"), self.reading.left_out.values())
             extra = {
                 "x-request-id": self.id,
                 **self.service.gate.limits(self.key),
