@@ -16,7 +16,7 @@ from oxillama.server.exchange import Exchange, dumped
 from oxillama.server.failures import failure
 from oxillama.server.kinds import Record
 from oxillama.server.models import Chosen
-from oxillama.server.sse import HEADERS, Event, EventWriter, encoded
+from oxillama.server.sse import Event, EventFormat, EventWriter
 
 __all__ = ["Dialect", "answered", "choices_of"]
 
@@ -29,6 +29,10 @@ class Dialect(Protocol):
 
     choices: list[Choice]
     tail: bytes
+
+    @property
+    def stream_format(self) -> EventFormat:
+        """How the events of a stream are written."""
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
@@ -126,10 +130,11 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
             await exchange.answer(body, "application/json")
         return
     config = exchange.service.config
-    await exchange.start(200, HEADERS)
+    written = dialect.stream_format
+    await exchange.start(200, written.headers)
     writer = EventWriter(
         exchange.send, stall=config.stall_timeout, most=config.max_backlog, ping=config.sse_ping,
-        behind=lambda: run.behind, abort=exchange.abort,
+        behind=lambda: run.behind, abort=exchange.abort, alive=written.alive,
     )  # fmt: skip
     try:
         async with writer:
@@ -141,7 +146,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
         if task is not None:
             task.uncancel()
         exchange.tally.finish_reason = exchange.tally.failed = "draining"
-        await writer.write(encoded(dialect.failed(ApiError(503, "draining", "the server ends"))))
+        await writer.write(written.encoded(dialect.failed(ApiError(503, "draining", "the server ends"))))
     except ClientGone:
         exchange.gone = True
         raise
@@ -151,6 +156,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
 
 async def stream(exchange: Exchange, run: Run, dialect: Dialect, writer: EventWriter) -> None:
     """Writes the body of a stream: all events of one step of the model together."""
+    encoded = dialect.stream_format.encoded
     await writer.write(encoded(dialect.begin()))
     while True:
         try:

@@ -18,7 +18,7 @@ from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import prompt_of
 from oxillama.server.routes.chat import read_translated
-from oxillama.server.sse import Event
+from oxillama.server.sse import SSE, Event
 from oxillama.server.turns import Translated, chat_tools, choice_names, of_items, renamed, tool_names
 
 __all__ = ["count_tokens", "input_tokens", "kept_response", "responses"]
@@ -108,6 +108,7 @@ def as_chat(values: Mapping[str, Any]) -> Translated:
 class ResponseDialect:
     """A response, and its events: items that follow one another, each opened, filled and closed."""
 
+    stream_format = SSE
     tail = b""
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
