@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from oxillama._util.checks import nearest
 from oxillama.chat.format import ChatFormat
@@ -28,6 +28,9 @@ from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
 from oxillama.server.memory import is_short_of
 from oxillama.speculative.draft_model import DraftModel, check_same_vocabulary
+
+if TYPE_CHECKING:
+    from oxillama.server.ollama_facts import Facts
 
 __all__ = ["OLLAMA", "PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
 
@@ -52,7 +55,7 @@ class ServedModel:
     seconds. weights: bytes that loading takes. path: of its file, if it is known. draft, num_speculative: of requests
     that name none; load_draft: what gives the draft, where it is a model. chain, ollama_chain: the sampling of requests
     that give none, and of those of Ollama's API. keep: seconds that it stays in memory after its last request, where a
-    request said so.
+    request said so. facts: as Ollama's API tells them, once they were asked for.
     """
 
     id: str
@@ -72,6 +75,7 @@ class ServedModel:
     chain: SamplerChain | None = None
     ollama_chain: SamplerChain | None = None
     keep: float | None = None
+    facts: Facts | None = None
     fingerprint: str = ""
     capabilities: list[str] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -145,7 +149,7 @@ class Models:
         model.ollama_chain = default_chain(engine.engine, self._config, OLLAMA)
         model.fingerprint = fingerprint_of(engine.engine)
         model.capabilities = capabilities(engine.engine, self._config.tool_format, self.template)
-        model.engine, model.state, model.used_at = engine, "ready", time.monotonic()
+        model.engine, model.state, model.used_at, model.facts = engine, "ready", time.monotonic(), None
 
     async def unload(self, model: ServedModel) -> None:
         """Takes an idle model out of memory; one without `load`, or in use, stays."""
