@@ -16,9 +16,9 @@ from oxillama.chat.capabilities import Capabilities
 from oxillama.chat.continuation import check_continuation, continued
 from oxillama.chat.messages import checked_messages
 from oxillama.chat.presence import check_presence
-from oxillama.chat.repairs import in_form, without_system
+from oxillama.chat.repairs import in_form, system_in_turns, without_system
 from oxillama.chat.variables import check_variables, effort_variable, needed_variables, thinking_switch
-from oxillama.errors import ChatTemplateError, ConfigError, MessageError
+from oxillama.errors import ChatTemplateError, ConfigError
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -262,21 +262,27 @@ class _Rendering:
         )
 
     def _whole(self, messages: Sequence[dict[str, Any]], make: Callable[[Sequence[dict[str, Any]]], str]) -> str:
-        """The prompt that `make` makes of messages, with the system's in the next ones if it lacks them as they are."""
-        output = make(messages)
-        if not self._able.plain:  # it prints no message at all
-            return output
+        """The prompt that `make` makes of messages, with the system's in other ones if the template refuses them or
+        leaves them out as they are."""
+        from oxillama.chat.budget import LimitError
+
         try:
+            return self._complete(messages, make)
+        except LimitError:
+            raise
+        except Exception:
+            for move in (system_in_turns, without_system):
+                moved = move(messages)
+                output = "" if moved == messages else _tried(partial(self._complete, moved, make))
+                if output:
+                    return output
+            raise
+
+    def _complete(self, messages: Sequence[dict[str, Any]], make: Callable[[Sequence[dict[str, Any]]], str]) -> str:
+        """The prompt of messages. Raises MessageError for one that isn't in it, and what the template raises."""
+        output = make(messages)
+        if self._able.plain:  # else it prints no message at all
             check_presence(messages, output, self._able.prints, lambda others: _tried(lambda: make(others)))
-        except MessageError as error:
-            moved = without_system(messages)
-            output = _tried(lambda: make(moved)) if len(moved) < len(messages) else ""
-            if not output:
-                raise
-            try:
-                check_presence(moved, output, self._able.prints, lambda others: _tried(lambda: make(others)))
-            except MessageError:
-                raise error from None
         return output
 
     def _render(self, messages: Sequence[dict[str, Any]], ends_open: bool) -> str:

@@ -86,7 +86,8 @@ class ServerConfig:
     trust_request_templates: bool = setting(False, "let requests bring templates of their own")
     allow_priority: bool = setting(False, "let requests say their priority")
     share_prefix_cache: bool = setting(False, "let keys share the KV of common beginnings")
-    lenient: bool = setting(False, "leave unknown fields out, and say so in a header")
+    lenient: bool = setting(False, "leave out misspelt fields, too, and take values beyond the API's ranges")
+    strict: bool = setting(False, "refuse what else would be left out, to test clients")
     public_metrics: bool = setting(False, "let /metrics be read without a key")
     ui: bool = setting(True, "the page at /")
     docs: bool = setting(True, "/openapi.json and /docs")
@@ -107,6 +108,8 @@ class ServerConfig:
             object.__setattr__(self, one.name, checked)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key must be given together")
+        if self.strict and self.lenient:
+            raise ConfigError("strict and lenient are both given: give one of them")
 
 
 def _kind(one: Any) -> str:

@@ -24,7 +24,7 @@ from oxillama.errors import (
     UnsupportedModelError,
 )
 
-__all__ = ["ApiError", "ClientGone", "api_error", "bad_value"]
+__all__ = ["ApiError", "ClientGone", "api_error", "bad_value", "own_field", "own_place"]
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 409: "conflict_error", 429: "rate_limit_error"}
 # Types of errors in Anthropic's form.
@@ -77,6 +77,23 @@ class ApiError(Exception):
 def bad_value(param: str, message: str, code: str = "invalid_value") -> ApiError:
     """Status 400 for one field."""
     return ApiError(400, code, message, param)
+
+
+def own_field(place: str, names: Mapping[str, str]) -> tuple[str, str] | None:
+    """The field of chat completions that a place lies in, and the request's own; None if it has no other name.
+
+    names: the fields that the request has for those of chat completions, the longer ones first.
+    """
+    for chat, own in names.items():
+        if place == chat or place.startswith((f"{chat}[", f"{chat}.")):
+            return chat, own
+    return None
+
+
+def own_place(place: str, names: Mapping[str, str]) -> str:
+    """A place in the fields of chat completions, as one in those of the request."""
+    found = own_field(place, names)
+    return place if found is None else found[1] + place[len(found[0]) :]
 
 
 _PLACE = re.compile(r"[a-z][a-z_0-9]*(?:\[[^\]]*\]|\.[a-z_]+)*(?= (?:must|has|is|are|holds|with|and)\b)")

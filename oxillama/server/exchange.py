@@ -71,7 +71,7 @@ class Exchange:
         self.status, self.n_bytes = 0, 0
         self.gone = self.ended = False
         self.extra: dict[str, str] = {}  # headers of the answer
-        self.reading = Reading(service.config.lenient)
+        self.reading = Reading(service.config.strict, service.config.lenient)
         self.task = asyncio.current_task()
         self._watcher: asyncio.Task[None] | None = None
 
@@ -98,11 +98,7 @@ class Exchange:
         return self._read(record, body, kind)
 
     def _read(self, record: Record, body: bytes, kind: str) -> dict[str, Any]:
-        found = record.read("", parse_body(body, kind), self.reading)
-        if self.reading.ignored:
-            names = ", ".join(self.reading.ignored).encode("ascii", "replace").decode()
-            self.extra["X-Ignored-Parameters"] = re.sub(r"[^\x20-\x7e]", "?", names)[:1000]
-        return found
+        return record.read("", parse_body(body, kind), self.reading)
 
     async def _watch(self) -> None:
         """Cancels the exchange when its client leaves."""
@@ -140,6 +136,9 @@ class Exchange:
         """Sends one message of ASGI."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if self.reading.left_out:
+                self.extra["X-Oxillama-Left-Out"] = self.reading.header
+                self.service.left_out.note(self.key.name, self.scope.get("client"), self.reading.left_out.values())
             extra = {
                 "x-request-id": self.id,
                 **self.service.gate.limits(self.key),

@@ -77,6 +77,7 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -
             try:
                 made = await exchange.elsewhere(lambda: prepare(make()))
                 place.expect(expected(made))
+                note_cut(exchange, made)
                 run, exchange.place = made, place
                 tally.max_tokens = run.ask.options.get("max_tokens")
                 run.begin()
@@ -94,6 +95,14 @@ def expected(run: Run) -> int:
     n_each = len(run.requests) // len(run.prompts)
     most = room if given is None else given
     return sum(len(ids) + n_each * min(most, max(room - len(ids), 0)) for ids in run.prompts)
+
+
+def note_cut(exchange: Exchange, run: Run) -> None:
+    """Says that more tokens are asked for than the context has room for, which bounds them."""
+    given, names = run.ask.options.get("max_tokens"), run.ask.names
+    room = run.ask.chosen.model.ready.engine.context_size - min(map(len, run.prompts))
+    if given is not None and given > room:
+        exchange.reading.say("max_completion_tokens" if "max_completion_tokens" in names else "max_tokens")
 
 
 def count(exchange: Exchange, run: Run) -> None:

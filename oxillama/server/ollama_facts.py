@@ -84,7 +84,11 @@ def _of_file(model: ServedModel, file: GGUFFile, template: str | None) -> Facts:
 
 
 def _facts(
-    model: ServedModel, metadata: Mapping[str, Any], identity: ModelIdentity | None, path: str | None, capabilities: list[str]
+    model: ServedModel,
+    metadata: Mapping[str, Any],
+    identity: ModelIdentity | None,
+    path: str | None,
+    capabilities: list[str],
 ) -> Facts:
     arch = _arch(metadata)
     number = metadata.get("general.file_type")

@@ -17,6 +17,7 @@ from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError
 from oxillama.server.auth import keys_of
 from oxillama.server.config import ServerConfig
+from oxillama.server.left_out import LeftOut
 from oxillama.server.limits import Gate
 from oxillama.server.metrics import ServerMetrics
 from oxillama.server.models import Models
@@ -59,6 +60,7 @@ class Service:
         self.residence = Residence(models)
         self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
+        self.left_out = LeftOut(self.metrics)
         self.secret = os.urandom(32)
         if config.tool_format not in (None, "text"):
             find_format(config.tool_format)  # raises for a name of none

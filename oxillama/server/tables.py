@@ -13,7 +13,9 @@ from oxillama.server.version import VERSION
 
 __all__ = ["endpoints", "field_table", "openapi", "pages", "settings"]
 
-_RULES = {"honour": "", "accept": "no effect: ", "refuse": "refused: "}
+_RULES = {
+    "honour": "", "wish": "a wish: ", "leave": "left out, and said: ", "accept": "no effect: ", "refuse": "refused: ",
+}  # fmt: skip
 
 
 def endpoints() -> str:

@@ -17,6 +17,7 @@ from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields import CHAT, SERVING
 from oxillama.server.generating import answered, choices_of
+from oxillama.server.kinds import Placed
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import conversation, requires_calls
 from oxillama.server.sse import DONE, SSE, Event, as_json
@@ -30,7 +31,7 @@ _ENGINE = [field for field in CHAT.fields if field.to and field not in SERVING]
 
 async def chat_completions(exchange: Exchange) -> None:
     """POST /v1/chat/completions"""
-    await answered(exchange, CHAT, read_ask, ChatDialect)
+    await answered(exchange, CHAT, read_chat, ChatDialect)
 
 
 def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
@@ -69,8 +70,20 @@ def _leave_out_form(options: dict[str, Any], chosen: Chosen) -> None:
         raise bad_value("response_format", f"response_format: {fault}", "invalid_json_schema")
 
 
+def read_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+    """What a request asks for, with tools at their places in it. Raises ApiError."""
+    return read_translated(Translated(dict(values), moved_tools(values)), exchange, chosen)
+
+
+def moved_tools(values: Mapping[str, Any]) -> dict[str, str]:
+    """The places of tools behind those that were left out."""
+    places = Placed.of("tools", values.get("tools", [])).places
+    return {f"tools[{i}]": place for i, place in enumerate(places) if place != f"tools[{i}]"}
+
+
 def read_translated(translated: Translated, exchange: Exchange, chosen: Chosen) -> Ask:
     """What a request of another dialect asks for. Raises ApiError, which names the request's own fields."""
+    exchange.reading.names = translated.names
     ask = renamed(lambda: read_ask(translated.values, exchange, chosen), translated.names)
     return replace(ask, names=translated.names)
 

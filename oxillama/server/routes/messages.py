@@ -86,7 +86,7 @@ def as_chat(values: Mapping[str, Any]) -> Translated:
             form, names = values["output_format"], {**NAMES, "response_format": "output_format"}
     if form is not None:
         chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": form["schema"]}}
-    return Translated(chat, {**turns.names, **tool_names(values.get("tools", ()), "input_schema"), **names})
+    return Translated(chat, {**turns.names, **tool_names(values.get("tools", []), "input_schema"), **names})
 
 
 def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from oxillama.server.auth import ANYONE
 from oxillama.server.bodies import parse_body
 from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Tally
-from oxillama.server.kinds import Reading
 from oxillama.server.numbers import engine_errors
+from oxillama.server.reading import MOST_BYTES, Reading
 from oxillama.server.routes import ROUTES
 from tests.fuzz.mutate import TEXT, with_word
 from tests.fuzz.target import Target, told
@@ -53,6 +53,12 @@ SEEDS = [
         "output_config": {"format": {"type": "json_schema", "schema": {"enum": ["a"]}}}}],
     ["/v1/responses", {"input": "hi", "thinking": {"type": "enabled", "budget_tokens": 9},
         "reasoning": {"effort": "none"}}],
+    ["/v1/responses", {"input": [{"role": "user", "content": "hi"}, {"type": "reasoning", "encrypted_content": "x"}],
+        "tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}, {"type": "mcp"}],
+        "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low", "summary": "auto"}}],
+    ["/v1/messages", {"max_tokens": 5, "messages": [*HI, {"role": "system", "content": [{"type": "text", "text": "a"}]},
+        {"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "a"}}]}],
+        "tools": [{"type": "bash_20250124", "name": "bash"}], "context_management": {"edits": [{"type": "x"}]}}],
     ["/tokenize", {"messages": HI, "tools": [TOOL]}],
     ["/v1/embeddings", {"input": ["a", [1]], "encoding_format": "base64"}],
     ["/v1/rerank", {"query": "a", "documents": ["b", {"text": "c"}]}],
@@ -73,8 +79,9 @@ def run(data):
     except (ValueError, TypeError, KeyError, RecursionError):
         path, record = "/v1/completions", RECORDS["/v1/completions"]
     try:
-        values = record.read("", parse_body(body, "application/json"), Reading(lenient=len(data) % 5 == 0))
-        return [path, made(path, values)]
+        reading = Reading(strict=len(data) % 5 == 1, lenient=len(data) % 5 == 0)
+        values = record.read("", parse_body(body, "application/json"), reading)
+        return [path, made(path, values, reading)]
     except ApiError as error:
         return [path, refused(error)]
 
@@ -90,13 +97,13 @@ def refused(error):
     return f"{error.code} {told(error)}"
 
 
-def made(path, values):
-    """What the handler of a path makes of its fields."""
-    exchange = SimpleNamespace(service=service(), key=ANYONE, tally=Tally(), extra={})
+def made(path, values, reading):
+    """What the handler of a path makes of its fields; what it left out can stand in a header."""
+    exchange = SimpleNamespace(service=service(), key=ANYONE, tally=Tally(), extra={}, reading=reading)
     chosen = exchange.service.models.find(values.get("model"))
     match path:
         case "/v1/chat/completions":
-            prepare(chat.read_ask(values, exchange, chosen))
+            prepare(chat.read_chat(values, exchange, chosen))
         case "/v1/completions":
             prepare(completions.read_ask(values, exchange, chosen))
         case "/v1/responses":
@@ -107,6 +114,8 @@ def made(path, values):
             engine_errors(lambda: tokens.ids_of(values, exchange, chosen), chosen)
         case _:
             return "read"
+    assert len(reading.header) <= MOST_BYTES
+    assert reading.header.isascii()
     return "made"
 
 
