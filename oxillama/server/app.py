@@ -138,8 +138,7 @@ async def _refuse(exchange: Exchange, error: ApiError) -> None:
 
 async def _unknown(scope: Any, receive: Any, send: Any) -> None:
     exchange: Exchange = scope["oxillama"]
-    remedy = "; Ollama's API is not served: use /v1" if exchange.path.startswith("/api/") else ""
-    raise ApiError(404, "unknown_url", f"there is no {exchange.path:.200}{remedy}")
+    raise ApiError(404, "unknown_url", f"there is no {exchange.path:.200}")
 
 
 def create_app(engines: Mapping[str, Any] | Any, config: ServerConfig | None = None) -> App:

@@ -18,7 +18,7 @@ from oxillama.server.kinds import Record
 from oxillama.server.models import Chosen
 from oxillama.server.sse import Event, EventFormat, EventWriter
 
-__all__ = ["Dialect", "answered", "choices_of"]
+__all__ = ["Dialect", "answered", "choices_of", "respond", "running"]
 
 
 class Dialect(Protocol):
@@ -62,20 +62,20 @@ async def answered(
     """Answers a request: `record` checks its fields, `read` says what they ask for, `dialect` tells what it gives."""
     values = await exchange.fields(record)
     chosen = await exchange.service.models.use(values.get("model"))
-    async with running(exchange, chosen, lambda: read(values, exchange, chosen)) as run:
+    async with running(exchange, chosen, lambda: prepare(read(values, exchange, chosen))) as run:
         await respond(exchange, run, dialect(run, values))
 
 
 @contextlib.asynccontextmanager
-async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -> AsyncIterator[Run]:
-    """A run of what `make` asks for, when it is its turn; nothing of it stays behind. Raises what keeps it out."""
+async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Run]) -> AsyncIterator[Run]:
+    """The run that `make` prepares, when it is its turn; nothing of it stays behind. Raises what keeps it out."""
     service, tally = exchange.service, exchange.tally
     with chosen.in_use():
         async with service.gate.enter(exchange.key) as place:
             tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
             run = None
             try:
-                made = await exchange.elsewhere(lambda: prepare(make()))
+                made = await exchange.elsewhere(make)
                 place.expect(expected(made))
                 note_cut(exchange, made)
                 run, exchange.place = made, place

@@ -30,7 +30,7 @@ from oxillama.server.memory import is_short_of
 from oxillama.speculative.draft_model import DraftModel, check_same_vocabulary
 
 if TYPE_CHECKING:
-    from oxillama.server.ollama_facts import Facts
+    from oxillama.server.ollama.facts import Facts
 
 __all__ = ["OLLAMA", "PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
 

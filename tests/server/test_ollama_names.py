@@ -9,7 +9,7 @@ import oxillama as ox
 from oxillama.server import ServerConfig, create_app
 from oxillama.server.errors import ApiError
 from oxillama.server.models import ServedModel
-from oxillama.server.ollama_names import human_number, moment, nanoseconds, seconds_of, served_name, tagged, timestamp
+from oxillama.server.ollama.names import human_number, moment, nanoseconds, seconds_of, served_name, tagged, timestamp
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_names_that_mean_none(models, given):
 
 
 def test_a_name_is_required(models):
-    with pytest.raises(ApiError, match="^model is required$") as raised:
+    with pytest.raises(ApiError, match=r"^model is required$") as raised:
         served_name(models, "")
     assert raised.value.status == 400
 
@@ -62,7 +62,7 @@ def test_durations(value, seconds):
 
 @pytest.mark.parametrize("text", ["", "m", "5 m", "5x", "five", "-", "5m5", "1e3s", "5m" * 20 + "x", "--1"])
 def test_texts_that_are_no_durations(text):
-    with pytest.raises(ApiError, match="^keep_alive must be a duration"):
+    with pytest.raises(ApiError, match=r"^keep_alive must be a duration"):
         seconds_of("keep_alive", text)
 
 

@@ -21,7 +21,7 @@ from oxillama.gguf.fingerprint import ModelIdentity
 from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.gguf.values import ValueType
 from oxillama.server.models import ServedModel
-from oxillama.server.ollama_names import human_number
+from oxillama.server.ollama.names import human_number
 
 __all__ = ["Facts", "details", "facts_of", "model_info", "tensors_of"]
 
@@ -54,8 +54,9 @@ def facts_of(model: ServedModel, template: str | None) -> Facts:
 
     template: of the server, in place of the model's. For a thread of its own.
     """
-    if model.facts is None and model.engine is not None:
-        model.facts = _of_engine(model, model.engine.engine, template)
+    loaded = model.engine
+    if model.facts is None and loaded is not None:
+        model.facts = _of_engine(model, loaded.engine, template)
     elif model.facts is None and model.path is not None:
         with contextlib.suppress(OxiLlamaError), open_gguf(model.path) as file:  # loading says what is wrong with it
             model.facts = _of_file(model, file, template)
