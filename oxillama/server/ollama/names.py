@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import time
@@ -38,11 +39,11 @@ def served_name(models: Models, given: str) -> str:
     folded = {_folded(name): name for name in reversed(names)}
     if found := folded.get(_folded(plain)):
         return found
-    try:
-        models.find(given)  # an adapter of a model that isn't loaded yet, or a server that takes any name
-    except ApiError:
-        raise ApiError(404, "model_not_found", f"model '{given}' not found", "model") from None
-    return given
+    for name in filter(None, (given, plain)):  # an adapter, maybe of a model that isn't loaded, or any name at all
+        with contextlib.suppress(ApiError):
+            models.find(name)
+            return name
+    raise ApiError(404, "model_not_found", f"model '{given}' not found", "model")
 
 
 def _folded(name: str) -> str:

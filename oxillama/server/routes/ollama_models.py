@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from oxillama.errors import LoadError
 from oxillama.gguf import open as open_gguf
 from oxillama.sampling import SamplerChain
 from oxillama.server.errors import ApiError
@@ -99,7 +100,11 @@ async def show(exchange: Exchange) -> None:
         await models.use(name)
     verbose = values.get("verbose", False)
     with models.find(name).in_use():
-        body = await exchange.elsewhere(lambda: dumped(shown(model, models.template, verbose)))
+        try:
+            body = await exchange.elsewhere(lambda: dumped(shown(model, models.template, verbose)))
+        except LoadError:
+            text = f"the file of the model {model.id} can't be read"
+            raise ApiError(503, "engine_failed", text, headers={"Retry-After": "60"}) from None
     await exchange.answer(body, "application/json")
 
 
