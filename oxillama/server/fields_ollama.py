@@ -114,7 +114,7 @@ _OWN_SAMPLING = (
     engine("top_p", Number(0, 1), "the fewest likeliest tokens with this probability together; default 0.9"),
     as_option("min_p"),
     as_option("typical_p"),
-    engine("repeat_penalty", Number(0, BIG, above=True), "divides the logits of recent tokens; default 1, none",
+    engine("repeat_penalty", Number(0, BIG), "divides the logits of recent tokens; 1, the default, and 0 are none",
            "repetition_penalty"),
     engine("repeat_last_n", Whole(-1, MAX_CONTEXT), "tokens that penalties look back; -1: all; default 64",
            "repetition_penalty_window"),
@@ -177,6 +177,7 @@ IMAGES = Field("images", Pictures(), "pictures are not read: only an empty list 
 
 CALL = Record((
     Field("id", Text(0, 256), "of the call"),
+    accepted("index", Integer(0, MAX_TOOLS), "of the call"),
     accepted("type", Choice(("function",)), "its kind"),
     Field("function", Record((
         accepted("index", Integer(0, MAX_TOOLS), "of the call"),

@@ -108,6 +108,8 @@ def test_sampling_without_options_is_ollamas(client, configured, engine):
     ({"seed": 7.0, "top_k": 5.0}, {"seed": 7, "top_k": 5}),
     ({"top_k": -1, "seed": 3, "temperature": 2}, {"top_k": 0, "seed": 3, "temperature": 2.0}),
     ({"dry_multiplier": 5.0, "temperature": 0}, {"dry_multiplier": 5.0, "temperature": 0}),
+    ({"repeat_penalty": 0, "temperature": 0}, {"temperature": 0}),
+    ({"repetition_penalty": 1.9, "temperature": 0}, {"repetition_penalty": 1.9, "temperature": 0}),
 ])  # fmt: skip
 def test_options_are_those_of_the_engine(client, engine, options, own):
     base = ox.SamplerConfig(temperature=0.8, top_k=40, top_p=0.9)

@@ -84,6 +84,15 @@ def test_models_in_memory(engine):
     assert list(by_name(client.get("/api/ps"))) == ["tiny:latest"]
 
 
+def test_the_context_is_that_which_requests_have():
+    with ox.load(num_threads=1, context_size=100) as small:
+        client = Client(create_app({"small": small}, ServerConfig()))
+        shown = client.post("/api/show", model="small").json
+        listed = by_name(client.get("/api/tags"))["small:latest"]
+    assert shown["model_info"]["llama.context_length"] == listed["details"]["context_length"] == 100
+    assert shown["parameters"].startswith(f"{'num_ctx':<30} 100\n")
+
+
 def test_what_is_told_of_a_model(client, engine):
     found = client.post("/api/show", model="Tiny:latest").json
     assert found == client.post("/api/show", name="tiny").json

@@ -53,7 +53,7 @@ def test_wishes_are_left_out_and_said(client, configured, fields, said):
     ({"options": {"num_gpu": "all"}}, "options.num_gpu must be an integer"),
     ({"options": {"temprature": 1}}, "'options.temprature' is not a known parameter; did you mean 'temperature'?"),
     ({"options": {"mirostat": 1, "temperature": 0}}, "options.temperature must be above 0"),
-    ({"options": {"repeat_penalty": 0}}, "options.repeat_penalty must be"),
+    ({"options": {"repeat_penalty": -1}}, "options.repeat_penalty must be"),
     ({"options": {"stop": [""]}}, "options.stop[0] must have"),
     ({"options": []}, "options must be an object"),
     ({"format": "yaml"}, "format must be one of json"),

@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oxillama.chat.format import ChatFormat
@@ -36,6 +36,7 @@ class Facts:
     """What is known of a model's file.
 
     n_bytes: its size. digest: equal for files with equal ends and tensors. modified: nanoseconds since 1970.
+    context_length: tokens of a request, of a loaded model; else those that it was trained with.
     """
 
     family: str = ""
@@ -72,7 +73,8 @@ def _of_engine(model: ServedModel, engine: Engine, template: str | None) -> Fact
         found.append("insert")
     if "tools" in model.capabilities and "tools" not in found:
         found.append("tools")
-    return _facts(model, engine.metadata, identity, None if identity is None else identity.path, found)
+    facts = _facts(model, engine.metadata, identity, None if identity is None else identity.path, found)
+    return replace(facts, context_length=engine.context_size)
 
 
 def _of_file(model: ServedModel, file: GGUFFile, template: str | None) -> Facts:
@@ -159,9 +161,13 @@ def details(facts: Facts, parent: str = "") -> dict[str, Any]:
 
 
 def model_info(metadata: Mapping[str, Any], facts: Facts, verbose: bool) -> dict[str, Any]:
-    """Metadata of a file as JSON; lists of more than a few items are empty unless `verbose` asks for them."""
+    """Metadata of a file as JSON; lists of more than a few items are empty unless `verbose` asks for them.
+
+    The length of the context is that which requests have, as clients go by it.
+    """
     found = {key: _shown(value, verbose) for key, value in metadata.items() if key not in _UNSHOWN}
-    return found | ({} if facts.n_parameters is None else {"general.parameter_count": facts.n_parameters})
+    counted = {"general.parameter_count": facts.n_parameters, f"{facts.family}.context_length": facts.context_length}
+    return found | {key: value for key, value in counted.items() if value is not None}
 
 
 def _shown(value: Any, verbose: bool) -> Any:

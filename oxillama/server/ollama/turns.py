@@ -73,6 +73,8 @@ def shared(values: Mapping[str, Any], chosen: Chosen, reading: Reading) -> tuple
     found = {name: value for name, value in options.items() if name not in _OWN}
     if found.get("seed", 0) < 0:
         del found["seed"]
+    if found.get("repeat_penalty") == 0:  # as some clients say that they want none
+        found["repeat_penalty"] = 1.0
     size = chosen.model.ready.engine.context_size
     if found.get("repeat_last_n", 0) < 0:
         found["repeat_last_n"] = size
