@@ -443,7 +443,7 @@ class Llama:
             if criterion is not None and criterion([*self._input_ids.tolist(), token], self.scores[self.n_tokens - 1]):
                 return
             more = yield token
-            following = [token, *(more or ())]
+            following = [token, *(() if more is None else more)]
             if self.n_tokens + len(following) > self._n_ctx:
                 return
             self.eval(following)

@@ -194,7 +194,8 @@ def check_length(
     if least > context_size:
         raise ContextOverflowError(
             f"{name} has at least {least} tokens and context_size is {context_size}: shorten it, or load with a larger "
-            "context_size"
+            "context_size",
+            least,
         )
 
 

@@ -57,7 +57,7 @@ def parse_body(body: bytes, content_type: str) -> dict[str, Any]:
         text = f"the body must be JSON with Content-Type: application/json, not {kind or 'without a type'!r:.60}"
         raise ApiError(415, "unsupported_media_type", text)
     try:
-        value = read_json(body.decode())
+        value = read_json(body.decode("utf-8-sig"))  # a file may be sent as it is, with its byte order mark
     except UnicodeDecodeError as error:
         raise ApiError(400, "invalid_json", f"the body is not UTF-8 at byte {error.start}") from None
     except ValueError as error:

@@ -6,10 +6,10 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, TypeVar
 
 from oxillama._util.checks import check_bool, check_choice, check_float, check_int, nearest, suggests_fields
+from oxillama._util.text_files import read_text
 from oxillama.errors import ConfigError
 
 __all__ = [
@@ -200,7 +200,7 @@ def from_file(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     import tomllib  # the command line imports this module for every command
 
     try:
-        read = tomllib.loads(Path(path).read_text())
+        read = tomllib.loads(read_text(path))
     except OSError as error:
         raise ConfigError(f"config {path}: the file can't be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

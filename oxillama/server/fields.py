@@ -10,7 +10,7 @@ from oxillama.chat.messages import REASONING_FIELDS
 from oxillama.config import MAX_CONTEXT, SamplingOptions
 from oxillama.core.options import ChatOptions, StreamOptions
 from oxillama.sampler_config import MAX_SEED, MAX_TOKEN, SCHEMA_MODES
-from oxillama.server.content import other_content, vendor_tool
+from oxillama.server.content import other_content, result_content, vendor_tool
 from oxillama.server.errors import bad_value
 from oxillama.server.kinds import (
     Any_,
@@ -25,10 +25,12 @@ from oxillama.server.kinds import (
     MapOf,
     Number,
     Only,
+    Other,
     Record,
     Tagged,
     Text,
 )
+from oxillama.server.reading import Reading
 
 __all__ = ["CHAT", "COMPLETIONS", "CONSTRAINTS", "MODEL", "SAMPLING", "STREAM", "accepted", "refused", "wished"]
 
@@ -215,12 +217,10 @@ def tagged(kind: str, *fields: Field) -> Record:
     return Record((accepted("type", Choice((kind,)), "its kind"), *fields))
 
 
-CONTENT_PART = Tagged({
-    "text": tagged(
-        "text", Field("text", Text(), "of the part", required=True),
-        accepted("cache_control", Json(), "beginnings are found by themselves"),
-    ),
-}, other=other_content)  # fmt: skip
+TEXT_PART = tagged(
+    "text", Field("text", Text(), "of the part", required=True),
+    accepted("cache_control", Json(), "beginnings are found by themselves"),
+)  # fmt: skip
 CALLED = Record((Field("name", Text(1, 256), "", required=True), Field("arguments", Any_(), "JSON text, or an object")))
 INPUT = Record((Field("name", Text(1, 256), "", required=True), Field("input", Text(), "its text", required=True)))
 
@@ -234,21 +234,44 @@ def call(kind: str, part: Record) -> Record:
 
 CALL = Tagged({"function": call("function", CALLED), "custom": call("custom", INPUT)}, "function")
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MESSAGE = Record((
-    Field("role", Choice(ROLES), "of the message", required=True),
-    Field("content", Either({"string": Text(), "array": ListOf(CONTENT_PART, MAX_MESSAGES)}), "text, or text parts"),
-    Field("name", Text(0, 256), "of the author"),
-    Field("tool_calls", ListOf(CALL, MAX_TOOLS), "of an assistant's message"),
-    Field("tool_call_id", Text(0, 256), "of a tool's message"),
-    *(Field(name, Text(), "of an assistant's message") for name in REASONING_FIELDS[:2]),
-    accepted("annotations", ListOf(Any_(), MAX_MESSAGES), "of an answer that is sent back"),
-    accepted("refusal", Text(), "of an answer that is sent back"),
-    accepted("parsed", Any_(), "of an answer that is sent back"),
-    accepted("provider_specific_fields", Json(), "of an answer that is sent back"),
-    accepted("token_ids", Any_(), "of an answer that is sent back"),
-    refused("audio"),
-    refused("function_call", "give tool_calls"),
-))  # fmt: skip
+
+
+def message(other: Other) -> Record:
+    """A message. other: reads parts of its content that are no text."""
+    parts = ListOf(Tagged({"text": TEXT_PART}, other=other), MAX_MESSAGES)
+    return Record((
+        Field("role", Choice(ROLES), "of the message", required=True),
+        Field("content", Either({"string": Text(), "array": parts}), "text, or text parts"),
+        Field("name", Text(0, 256), "of the author"),
+        Field("tool_calls", ListOf(CALL, MAX_TOOLS), "of an assistant's message"),
+        Field("tool_call_id", Text(0, 256), "of a tool's message"),
+        *(Field(name, Text(), "of an assistant's message") for name in REASONING_FIELDS[:2]),
+        accepted("annotations", ListOf(Any_(), MAX_MESSAGES), "of an answer that is sent back"),
+        accepted("refusal", Text(), "of an answer that is sent back"),
+        accepted("parsed", Any_(), "of an answer that is sent back"),
+        accepted("provider_specific_fields", Json(), "of an answer that is sent back"),
+        accepted("token_ids", Any_(), "of an answer that is sent back"),
+        refused("audio"),
+        refused("function_call", "give tool_calls"),
+    ))  # fmt: skip
+
+
+class Message:
+    """A message of a conversation; of a tool's, what is no text is left out."""
+
+    said, given = message(other_content), message(result_content)
+
+    def read(self, place: str, value: Any, reading: Reading) -> Any:
+        """The fields of the message. Raises ApiError for one of another form."""
+        is_given = isinstance(value, dict) and value.get("role") == "tool"
+        return (self.given if is_given else self.said).read(place, value, reading)
+
+    def schema(self) -> dict[str, Any]:
+        """Its JSON Schema."""
+        return self.said.schema()
+
+
+MESSAGE = Message()
 TOOL_NAME = Text(1, 128)
 FUNCTION = Record((
     Field("name", TOOL_NAME, "of the function", required=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oxillama.server.content import other_content, vendor_tool
+from oxillama.server.content import other_content, result_content, vendor_tool
 from oxillama.server.fields import (
     MAX_MESSAGES,
     MAX_NAME,
@@ -53,6 +53,7 @@ TEXT = block(
     "text", Field("text", Text(), "of the block", required=True), accepted("citations", Any_(), "of an earlier answer")
 )
 TEXTS = ListOf(Tagged({"text": TEXT}, other=other_content), MAX_MESSAGES)
+GIVEN = ListOf(Tagged({"text": TEXT}, other=result_content), MAX_MESSAGES)
 BLOCK = Tagged({
     "text": TEXT,
     "tool_use": block(
@@ -62,7 +63,7 @@ BLOCK = Tagged({
     ),
     "tool_result": block(
         "tool_result", Field("tool_use_id", Text(0, 256), "of the call", required=True),
-        Field("content", Either({"string": Text(), "array": TEXTS}), "what the tool gave"),
+        Field("content", Either({"string": Text(), "array": GIVEN}), "what the tool gave"),
         Field("is_error", Boolean(), "whether that is an error"),
     ),
     "thinking": block(

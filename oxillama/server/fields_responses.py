@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oxillama.server.content import other_content, vendor_tool
+from oxillama.server.content import other_content, result_content, vendor_tool
 from oxillama.server.fields import (
     CHAT,
     MAX_MESSAGES,
@@ -59,10 +59,10 @@ def text_form(kind: str) -> Record:
 
 
 STATUS = accepted("status", Text(0, MAX_NAME), "of an earlier answer")
-REFUSAL = form("refusal", Field("refusal", Text(), "of an earlier answer", required=True))
 TEXTS = {kind: text_form(kind) for kind in ("input_text", "output_text", "text")}
-PART = Tagged({**TEXTS, "refusal": REFUSAL}, other=other_content)
+PART = Tagged(TEXTS, other=other_content)
 CONTENT = Either({"string": Text(), "array": ListOf(PART, MAX_MESSAGES)})
+GIVEN = Either({"string": Text(), "array": ListOf(Tagged(TEXTS, other=result_content), MAX_MESSAGES)})
 ROLES = ("system", "developer", "user", "assistant")
 REASONING = ListOf(Tagged({kind: text_form(kind) for kind in ("reasoning_text", "summary_text")}), MAX_MESSAGES)
 
@@ -87,7 +87,7 @@ ITEM = Tagged({
     ),
     "function_call_output": form(
         "function_call_output", Field("call_id", Text(0, 256), "of the call", required=True),
-        Field("output", CONTENT, "what the function gave", required=True), STATUS,
+        Field("output", GIVEN, "what the function gave", required=True), STATUS,
     ),
     "custom_tool_call": form(
         "custom_tool_call", Field("call_id", Text(0, 256), "of the call", required=True),
@@ -97,7 +97,7 @@ ITEM = Tagged({
     ),
     "custom_tool_call_output": form(
         "custom_tool_call_output", Field("call_id", Text(0, 256), "of the call", required=True),
-        Field("output", CONTENT, "what the tool gave", required=True), STATUS,
+        Field("output", GIVEN, "what the tool gave", required=True), STATUS,
     ),
     "reasoning": form(
         "reasoning", Field("content", REASONING, "before an answer"), accepted("summary", REASONING, "of it"),

@@ -24,6 +24,7 @@ __all__ = [
     "MapOf",
     "Number",
     "Only",
+    "Other",
     "Placed",
     "Reading",
     "Record",
@@ -392,16 +393,20 @@ class Record:
         return made | ({"required": list(required)} if required else {})
 
 
+# Reads an object of another type than is known: (place, type, object, reading).
+Other = Callable[[str, str, dict[str, Any], Reading], Any]
+
+
 @dataclass(frozen=True)
 class Tagged:
     """An object of one of several forms, which its `type` names; without one, `default`.
 
-    other: reads objects of other types, (place, type, object, reading); without it they are refused.
+    other: reads objects of other types; without it they are refused.
     """
 
     forms: Mapping[str, Record]
     default: str = ""
-    other: Callable[[str, str, dict[str, Any], Reading], Any] | None = None
+    other: Other | None = None
 
     def read(self, place: str, value: Any, reading: Reading) -> Any:
         if not isinstance(value, dict):

@@ -10,10 +10,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from oxillama._util.checks import nearest
+from oxillama._util.text_files import read_text
 from oxillama.chat.format import ChatFormat
 from oxillama.chat.template import ChatTemplate
 from oxillama.config import SamplerConfig, field_names
@@ -347,7 +347,7 @@ def read_template(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        text = Path(path).read_text()
+        text = read_text(path)
         ChatTemplate(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"chat_template {path} can't be read: {error}") from None

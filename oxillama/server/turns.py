@@ -165,7 +165,8 @@ class Offered:
 
     def name_of(self, item: Mapping[str, Any]) -> str:
         """The name of the function that an item of the input called."""
-        return self._shown.get((item.get("namespace", ""), item["name"]), item["name"])
+        name: str = item["name"]
+        return self._shown.get((item.get("namespace", ""), name), name)
 
     def own(self, shown: str) -> dict[str, str]:
         """Name and namespace of a function that the model called."""

@@ -46,6 +46,7 @@ class Tokenizer:
             text after it, and the text in it; ``None`` where there is none.
         eog_ids: tokens that end generation.
         add_bos, add_eos, add_sep: what ``add_special=True`` adds.
+        separators: how many separators stand between the two texts of a pair that is ranked.
         add_space_prefix: whether a space is put before text (sentencepiece vocabularies).
         model, pre: ``tokenizer.ggml.model`` and the pre-tokenizer in use.
         chat_templates: every chat template of the file by name; the unnamed one is ``"default"``.
@@ -65,6 +66,7 @@ class Tokenizer:
         self.fim_pre_id, self.fim_suf_id, self.fim_mid_id = special.fim_pre, special.fim_suf, special.fim_mid
         self.eog_ids = vocab.eog_ids
         self.add_bos, self.add_eos, self.add_sep = vocab.add_bos, vocab.add_eos, vocab.add_sep
+        self.separators = vocab.separators
         self.add_space_prefix = vocab.add_space_prefix and vocab.model in ("llama", "t5")
         self.chat_templates = dict(chat_templates or {})
         self._origin: tuple[str, dict[str, object]] | None = None
@@ -181,9 +183,9 @@ class Tokenizer:
                 out += encode(plain) if owner is None else self._kept.encode(owner, plain, encode)
                 after_special = False
         if add_special:
-            closes, end = (self.add_sep, self.sep_id) if self.model == "bert" else (self.add_eos, self.eos_id)
-            if closes and end is not None:
-                out.append(end)
+            for closes, end in ((self.add_eos, self.eos_id), (self.add_sep, self.sep_id)):
+                if closes and end is not None:
+                    out.append(end)
         return out
 
     def forget_texts(self) -> None:

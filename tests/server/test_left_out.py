@@ -41,6 +41,9 @@ CASES = [
     (CHAT, {"web_search_options": {}}, "web_search_options"),
     (CHAT, {"tools": [{"type": "web_search"}]}, "tools[0].type=web_search"),
     (CHAT, {"messages": [{**HI[0], "reasoning_details": []}]}, "messages[0].reasoning_details"),
+    (CHAT, blocks({"type": "refusal", "refusal": "no"}, {"type": "quiz"}), "messages[0].content[2].type=quiz"),
+    (RESPONSES, items({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, {"type": "quiz"}),
+     "input[2].type=quiz"),
     (CHAT, blocks({"type": "quiz", "text": "there"}), "messages[0].content[1].type=quiz"),
     (COMPLETIONS, {"some_new_field": 1}, "some_new_field"),
     (COMPLETIONS, {"service_tier": "flex", "moderation": {}}, "service_tier, moderation"),
@@ -114,10 +117,36 @@ def test_content_that_an_answer_would_miss_is_refused(client, fields, place):
     {"type": "container_upload", "file_id": "f"},
 ])  # fmt: skip
 def test_pictures_and_files_of_messages_are_refused(client, block):
-    for content in (blocks(block), blocks({"type": "tool_result", "tool_use_id": "a", "content": [block]})):
-        answer = client.post(MESSAGES, {**BASES[MESSAGES], **content})
-        assert answer.status == 400
-        assert answer.json["error"]["message"].startswith("messages[0].content[1]")
+    answer = client.post(MESSAGES, {**BASES[MESSAGES], **blocks(block)})
+    assert answer.status == 400
+    assert answer.json["error"]["message"].startswith("messages[0].content[1]")
+
+
+def test_a_picture_that_a_tool_gave_locks_no_conversation(configured, tmp_path):
+    template = tmp_path / "calls.jinja"
+    template.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ m.tool_calls }}{% endfor %}")
+    client, strict = (configured(chat_template=str(template), strict=strict) for strict in (False, True))
+    shown = "[pictures are not shown: this model reads text alone]"
+    called = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    given = [*HI, {"role": "assistant", "tool_calls": [called]}]
+    used = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    for path, picture, name, wrap in (
+        (CHAT, {"type": "image_url", "image_url": {"url": "data:"}}, "messages[2].content[0].type=image_url",
+         lambda part: {"messages": [*given, {"role": "tool", "tool_call_id": "a", "content": part}]}),
+        (RESPONSES, {"type": "input_image", "image_url": "data:"}, "input[2].output[0].type=input_image",
+         lambda part: {"input": [*HI, {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+                                 {"type": "function_call_output", "call_id": "a", "output": part}]}),
+        (MESSAGES, {"type": "image", "source": {}}, "messages[2].content[0].content[0].type=image",
+         lambda part: {"messages": [*HI, {"role": "assistant", "content": [used]}, {"role": "user", "content": [
+             {"type": "tool_result", "tool_use_id": "a", "content": part}]}]}),
+    ):  # fmt: skip
+        answer = client.post(path, {**BASES[path], **wrap([picture])})
+        assert (answer.status, answer.headers[SAID]) == (200, name), answer.body
+        usage = answer.json["usage"]
+        said = client.post(path, {**BASES[path], **wrap(shown)}).json["usage"]
+        counts = ("prompt_tokens", "input_tokens", "cache_read_input_tokens")
+        assert sum(usage.get(n, 0) for n in counts) == sum(said.get(n, 0) for n in counts)
+        assert strict.post(path, {**BASES[path], **wrap([picture])}).status == 400
 
 
 @pytest.mark.parametrize(("block", "text"), [

@@ -98,7 +98,7 @@ class TestAdded:
         assert tokens(vocab, vocab.encode("hello")) == ["[CLS]", "▁hello", "[SEP]"]
         assert tokens(vocab, vocab.encode("hello", add_special=False)) == ["▁hello"]
         meta = recorded("bert-bge")["metadata"]
-        assert tokens(vocab, make(meta, add_sep_token=False).encode("hello")) == ["[CLS]", "▁hello"]
+        assert tokens(vocab, make(meta, add_sep_token=False).encode("hello")) == ["[CLS]", "▁hello", "[SEP]"]
 
     def test_t5_adds_eos(self) -> None:
         meta = recorded("sentencepiece_unigram")["metadata"]
