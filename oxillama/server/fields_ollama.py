@@ -7,15 +7,16 @@ from typing import Any
 
 from oxillama.config import MAX_CONTEXT
 from oxillama.sampler_config import MAX_SEED, MAX_TOKEN
+from oxillama.server.content import not_shown, other_content, result_content
 from oxillama.server.errors import bad_value
 from oxillama.server.fields import (
     BIG,
-    CONTENT_PART,
     MAX_MESSAGES,
     MAX_TOOLS,
     ROLES,
     SAMPLING,
     SCHEMA_DEPTH,
+    TEXT_PART,
     TOOL,
     accepted,
     engine,
@@ -34,6 +35,7 @@ from oxillama.server.kinds import (
     ListOf,
     Number,
     Only,
+    Other,
     Reading,
     Record,
     Tagged,
@@ -87,6 +89,22 @@ class Pictures:
 
     def schema(self) -> dict[str, Any]:
         return {"type": "array", "maxItems": 0}
+
+
+@dataclass(frozen=True)
+class ToolPictures:
+    """Pictures of a tool's result, which are left out; what is read is the text that tells the model so."""
+
+    def read(self, place: str, value: Any, reading: Reading) -> str:
+        if not isinstance(value, list):
+            raise wrong(place, "a list", value)
+        if not value:
+            return ""
+        reading.leave_out(place, "pictures are not read")
+        return not_shown("pictures")
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "array"}
 
 
 @dataclass(frozen=True)
@@ -186,19 +204,43 @@ CALL = Record((
         Field("arguments", Any_(), "an object, or its JSON text"),
     )), "its name, and what it is called with", required=True),
 ))  # fmt: skip
-MESSAGE = Record((
-    Field("role", Lower(ROLES), "of the message", required=True),
-    Field("content", Either({"string": Text(), "array": ListOf(CONTENT_PART, MAX_MESSAGES)}), "its text"),
-    Field("thinking", Text(), "of an assistant's message"),
-    Field("tool_calls", ListOf(CALL, MAX_TOOLS), "of an assistant's message"),
-    Field("tool_name", Text(0, 256), "of the tool whose result a tool's message is"),
-    Field("tool_call_id", Text(0, 256), "of the call whose result it is"),
-    Field("name", Text(0, 256), "`tool_name`, or the author's"),
-    IMAGES,
-))  # fmt: skip
+
+
+def message(other: Other, images: Field) -> Record:
+    """A message. other: reads parts of its content that are no text. images: what becomes of its pictures."""
+    parts = ListOf(Tagged({"text": TEXT_PART}, other=other), MAX_MESSAGES)
+    return Record((
+        Field("role", Lower(ROLES), "of the message", required=True),
+        Field("content", Either({"string": Text(), "array": parts}), "its text"),
+        Field("thinking", Text(), "of an assistant's message"),
+        Field("tool_calls", ListOf(CALL, MAX_TOOLS), "of an assistant's message"),
+        Field("tool_name", Text(0, 256), "of the tool whose result a tool's message is"),
+        Field("tool_call_id", Text(0, 256), "of the call whose result it is"),
+        Field("name", Text(0, 256), "`tool_name`, or the author's"),
+        images,
+    ))  # fmt: skip
+
+
+class Message:
+    """A message of a conversation; of a tool's, pictures are left out, so that an agent can go on."""
+
+    said = message(other_content, IMAGES)
+    given = message(result_content, Field("images", ToolPictures(), "left out of a tool's message"))
+
+    def read(self, place: str, value: Any, reading: Reading) -> Any:
+        """The fields of the message. Raises ApiError for one of another form."""
+        role = value.get("role") if isinstance(value, dict) else None
+        is_given = isinstance(role, str) and role.lower() == "tool"
+        return (self.given if is_given else self.said).read(place, value, reading)
+
+    def schema(self) -> dict[str, Any]:
+        """Its JSON Schema."""
+        return self.said.schema()
+
+
 CHAT = Record((
     MODEL,
-    Field("messages", ListOf(MESSAGE, MAX_MESSAGES), "the conversation; without any, the model is loaded"),
+    Field("messages", ListOf(Message(), MAX_MESSAGES), "the conversation; without any, the model is loaded"),
     Field("tools", ListOf(Tagged(TOOL.forms, "function", TOOL.other), MAX_TOOLS),
           "functions that the model may call; others are left out"),
     THINK,

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from oxillama._util.checks import nearest
 from oxillama._util.text_files import read_text
@@ -27,10 +27,8 @@ from oxillama.sampling import SamplerChain
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
 from oxillama.server.memory import is_short_of
+from oxillama.server.model_facts import Facts
 from oxillama.speculative.draft_model import DraftModel, check_same_vocabulary
-
-if TYPE_CHECKING:
-    from oxillama.server.ollama.facts import Facts
 
 __all__ = ["OLLAMA", "PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
 

@@ -140,6 +140,25 @@ def test_results_belong_to_calls():
     ]  # fmt: skip
 
 
+TOOLS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}[end]\n{% endfor %}[assistant]"
+
+
+def test_pictures_that_a_tool_gave_are_left_out_and_told(configured, engine, tmp_path):
+    """An agent sends them with every further request, and so could never go on."""
+    (tmp_path / "t.jinja").write_text(TOOLS)
+    client = configured(chat_template=str(tmp_path / "t.jinja"))
+    shown = "[pictures are not shown: this model reads text alone]"
+    for given, own in (({"content": "seen"}, f"seen\n{shown}"), ({}, shown)):
+        told = [*HI, {"role": "Tool", "tool_name": "look", "images": ["aGk="], **given}]
+        answer = client.post(CHAT, model="tiny", messages=told, stream=False, options={"num_predict": 1})
+        assert answer.headers["x-oxillama-left-out"] == "messages[1].images"
+        said = [*HI, {"role": "tool", "content": own}]
+        assert answer.json["prompt_eval_count"] == len(engine.chat_tokens(said, chat_template=TOOLS))
+    parts = [{"type": "text", "text": "seen"}, {"type": "image_url", "image_url": {"url": "x"}}]
+    answer = client.post(CHAT, model="tiny", messages=[*HI, {"role": "tool", "content": parts}], stream=False)
+    assert (answer.status, answer.headers["x-oxillama-left-out"]) == (200, "messages[1].content[1].type=image_url")
+
+
 @pytest.fixture
 def thinking(configured, tmp_path):
     path = tmp_path / "template.jinja"

@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from oxillama.chat.format import ChatFormat
@@ -20,34 +20,16 @@ from oxillama.gguf.arrays import GGUFArray
 from oxillama.gguf.fingerprint import ModelIdentity
 from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.gguf.values import ValueType
+from oxillama.server.model_facts import Facts
 from oxillama.server.models import ServedModel
 from oxillama.server.ollama.names import human_number
 
-__all__ = ["Facts", "details", "facts_of", "model_info", "tensors_of"]
+__all__ = ["TEMPLATE", "details", "facts_of", "model_info", "tensors_of"]
 
 MOST_SHOWN = 5  # items of a list of metadata that is shown without `verbose`
 TEMPLATE = "tokenizer.chat_template"
 _UNSHOWN = ("general.name", TEMPLATE)
 NO_POOLING = 0  # of `pooling_type`
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known of a model's file.
-
-    n_bytes: its size. digest: equal for files with equal ends and tensors. modified: nanoseconds since 1970.
-    context_length: tokens of a request, of a loaded model; else those that it was trained with.
-    """
-
-    family: str = ""
-    n_parameters: int | None = None
-    quantization: str = ""
-    n_bytes: int = 0
-    digest: str = ""
-    modified: int = 0
-    context_length: int | None = None
-    embedding_length: int | None = None
-    capabilities: tuple[str, ...] = ()
 
 
 def facts_of(model: ServedModel, template: str | None) -> Facts:

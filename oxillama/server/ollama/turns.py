@@ -11,7 +11,7 @@ from oxillama.server.fields_ollama import OPTIONS
 from oxillama.server.kinds import Placed
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
-from oxillama.server.turns import Translated
+from oxillama.server.turns import PART_SEPARATOR, Translated, text_of
 
 __all__ = ["as_chat", "as_completion", "begins_answer", "messages_of", "shortened", "turn_starts"]
 
@@ -120,6 +120,8 @@ def messages_of(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
             made["reasoning_content"] = message["thinking"]
         if message["role"] == "tool":
             made |= _result(message, open_calls)
+            if message.get("images"):  # the text that stands for them
+                made["content"] = PART_SEPARATOR.join(filter(None, (text_of(made["content"]), message["images"])))
         elif message.get("name"):
             made["name"] = message["name"]
         if message.get("tool_calls"):

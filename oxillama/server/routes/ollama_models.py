@@ -14,8 +14,9 @@ from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Exchange, dumped
 from oxillama.server.fields_ollama import COPY, CREATE, REGISTRY, SHOW
 from oxillama.server.kinds import Record
+from oxillama.server.model_facts import Facts
 from oxillama.server.models import ServedModel
-from oxillama.server.ollama.facts import TEMPLATE, Facts, details, facts_of, model_info, tensors_of
+from oxillama.server.ollama.facts import TEMPLATE, details, facts_of, model_info, tensors_of
 from oxillama.server.ollama.names import moment, served_name, tagged, timestamp
 from oxillama.server.residence import leaves_in
 from oxillama.server.version import VERSION
