@@ -75,7 +75,7 @@ class ServerConfig:
     drain_timeout: float = setting(30.0, "seconds for running requests when the server ends")
     stall_timeout: float = setting(60.0, "seconds without a byte read after which a client is cut off", least=0.01)
     max_backlog: int = setting(1 << 20, "bytes that a client may be behind", least=1024, most=1 << 40, size=True)
-    sse_ping: float = setting(15.0, "seconds of silence after which a stream gets a comment", least=0.01)
+    sse_ping: float = setting(15.0, "seconds of silence after which a stream gets a sign of life", least=0.01)
     generation_config: str = setting("openai", "whose defaults count: OpenAI's, or those of the model's file",
                                      choices=("openai", "file"))  # fmt: skip
     default: tuple[str, ...] = setting((), "another default of a sampling field", metavar="KEY=VALUE")

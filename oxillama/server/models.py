@@ -147,7 +147,8 @@ class Models:
         model.ollama_chain = default_chain(engine.engine, self._config, OLLAMA)
         model.fingerprint = fingerprint_of(engine.engine)
         model.capabilities = capabilities(engine.engine, self._config.tool_format, self.template)
-        model.engine, model.state, model.used_at, model.facts = engine, "ready", time.monotonic(), None
+        model.engine, model.state, model.used_at = engine, "ready", time.monotonic()
+        model.facts = model.keep = None  # of the file as it was, and of requests before it left
 
     async def unload(self, model: ServedModel) -> None:
         """Takes an idle model out of memory; one without `load`, or in use, stays."""

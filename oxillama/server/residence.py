@@ -22,19 +22,24 @@ class Residence:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
-    async def keep(self, model: ServedModel, seconds: float) -> None:
-        """The model stays in memory for so long after its last request: with 0 it leaves at once, unless it is in use;
-        with infinity it stays, whatever `--idle-unload` says."""
-        timer = self._timers.pop(model.id, None)
-        if timer is not None:
-            timer.cancel()
+    def keep(self, model: ServedModel, seconds: float) -> None:
+        """The model stays in memory for so long after its last request; with infinity, whatever `--idle-unload` says.
+
+        One that is to leave at once leaves soon; `leave` waits for that.
+        """
         model.keep = seconds if seconds <= LONGEST else math.inf
-        if not seconds:
-            await self._models.unload(model)
         self._watch(model)
+
+    async def leave(self, model: ServedModel) -> None:
+        """The model leaves memory, unless it is in use, is to stay, or can't be loaded again."""
+        if model.keep == 0:
+            await self._models.unload(model)
 
     def _watch(self, model: ServedModel) -> None:
         """Looks again when the model may leave."""
+        timer = self._timers.pop(model.id, None)
+        if timer is not None:
+            timer.cancel()
         if model.engine is None or model.load is None or model.keep is None or model.keep > LONGEST:
             return
         left = model.used_at + model.keep - time.monotonic()

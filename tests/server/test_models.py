@@ -160,7 +160,8 @@ def test_a_model_stays_for_as_long_as_was_asked():
 
     async def states_after(seconds, wait):
         await service.models.use("one")
-        await service.residence.keep(model, seconds)
+        service.residence.keep(model, seconds)
+        await service.residence.leave(model)
         found = [model.state]
         await asyncio.sleep(wait)
         await service.models.unload_idle()
@@ -180,7 +181,8 @@ def test_a_model_in_use_leaves_when_it_is_idle():
 
     async def main():
         with (await service.models.use("one")).in_use():
-            await service.residence.keep(model, 0)
+            service.residence.keep(model, 0)
+            await service.residence.leave(model)
             await asyncio.sleep(0.3)
             assert model.state == "ready"
         await asyncio.sleep(0.6)

@@ -301,8 +301,26 @@ def test_models_load_and_leave(engine):
     generate = client.post(GENERATE, model="other", prompt="hi", keep_alive="0", options=GREEDY)
     assert generate.lines[-1]["load_duration"] > 0
     assert (model.state, len(loads)) == ("idle", 5)
+    client.post(GENERATE, model="other", prompt="hi", options=GREEDY)
+    assert (model.state, len(loads)) == ("ready", 6)  # loaded anew, it stays as the server was started
+    assert client.post(GENERATE, model="other", keep_alive=0).json["done_reason"] == "unload"
     again = client.post(GENERATE, model="other", keep_alive=0)
-    assert (again.json["done_reason"], len(loads)) == ("unload", 5)  # it isn't loaded for that
+    assert (again.json["done_reason"], len(loads)) == ("unload", 6)  # it isn't loaded for that
+
+
+def test_a_model_leaves_after_an_error_too(engine):
+    model = ServedModel("other", load=lambda: ox.load(num_threads=1, context_size=64), at_start=False)
+    client = Client(create_app({"tiny": engine, "other": model}, ServerConfig()))
+
+    async def main():
+        body = {"model": "other", "messages": HI * 99, "truncate": False, "keep_alive": 0}
+        answer = await client.acall("POST", CHAT, json.dumps(body).encode(), {})
+        states = [model.state]
+        while model.state == "ready":  # it leaves soon
+            await asyncio.sleep(0.01)
+        return answer.status, [*states, model.state]
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == (400, ["ready", "idle"])
 
 
 def test_whose_models_stay(engine, tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -80,7 +81,7 @@ def dialect_of(said=as_message, **values):
     run = SimpleNamespace(
         ask=SimpleNamespace(options={}), prompts=[[1, 2]], requests=[SimpleNamespace(clock=clock)],
     )  # fmt: skip
-    return OllamaDialect(run, {"model": "m", **values}, said, lambda: 1.5, 0.25)
+    return OllamaDialect(run, {"model": "m", **values}, said, time.perf_counter() - 1.5, 0.25)
 
 
 CALL = ToolCall("f", {"a": [1, {"b": None}]}, "call00001", raw="<call>")
@@ -107,8 +108,8 @@ def test_parts_and_the_whole_say_the_same():
     assert answer["message"] == {
         "role": "assistant", "content": "I call<call>{", "thinking": "hm", "tool_calls": [shown],
     }  # fmt: skip
-    names = ("total_duration", "load_duration", "prompt_eval_count", "eval_count")
-    assert [answer[name] for name in names] == [1_500_000_000, 250_000_000, 2, 6]
+    assert answer["total_duration"] >= 1_500_000_000
+    assert [answer[name] for name in ("load_duration", "prompt_eval_count", "eval_count")] == [250_000_000, 2, 6]
 
 
 def test_the_tokens_of_a_prompt_without_a_template_are_no_conversation():

@@ -72,6 +72,32 @@ def test_mistakes_are_refused_by_name(client, fields, place):
         assert answer.error.startswith(place), answer.error
 
 
+@pytest.mark.parametrize(("fields", "place"), [
+    ({"context": [5, 10**6]}, "context[1] must be from 0 to 1535"), ({"context": "x"}, "context must be a list"),
+    ({"context": [-1]}, "context[0] must be an integer"), ({"system": 5}, "system must be a string"),
+    ({"raw": "yes"}, "raw must be true or false"),
+])  # fmt: skip
+def test_prompts_that_are_refused(client, fields, place):
+    answer = generate(client, **fields)
+    assert answer.status == 400
+    assert answer.error.startswith(place), answer.error
+
+
+def test_tools_of_vendors_are_left_out(configured):
+    client = configured(tool_format="hermes")
+    own = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": 5}}}
+    fields = {"stream": False, "options": {"num_predict": 1}}
+    answer = chat(client, tools=[{"type": "web_search"}], **fields)
+    assert (answer.status, answer.headers[SAID]) == (200, "tools[0].type=web_search")
+    for tools, place in (
+        ([{"type": "mcp"}, {"function": {"name": ""}}], "tools[1].function.name must have"),
+        ([{"type": "mcp"}, own, own], "tools[2].function.name is that of an earlier tool"),
+    ):
+        answer = chat(client, tools=tools, **fields)
+        assert answer.status == 400
+        assert answer.error.startswith(place), answer.error
+
+
 @pytest.mark.parametrize(("messages", "place"), [
     ([{"role": "user", "content": "x", "images": ["aGk="]}], "messages[0].images: pictures are not read"),
     ([*HI, {"role": "bot", "content": "x"}], "messages[1].role must be one of"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -57,13 +58,11 @@ class OllamaDialect:
 
     tail = b""
 
-    def __init__(
-        self, run: Run, values: Mapping[str, Any], said: Said, elapsed: Callable[[], float], load: float
-    ) -> None:
-        """elapsed: seconds since the request came. load: those that it waited for its model."""
+    def __init__(self, run: Run, values: Mapping[str, Any], said: Said, began: float, load: float) -> None:
+        """began: when the request came, by `time.perf_counter`. load: seconds that it waited for its model."""
         self.run, self.choices = run, choices_of(run)
         self.stream_format = JsonLines(lambda: self._part("", "", [], []))
-        self._said, self._elapsed, self._load = said, elapsed, load
+        self._said, self._began, self._load = said, began, load
         self._model = as_json(values["model"])
         self._name = values["model"]
         self._shows_logprobs = bool(values.get("logprobs"))
@@ -139,7 +138,7 @@ class OllamaDialect:
         if self._shows_context:
             answer["context"] = self.run.prompts[0] + choice.token_ids
         return answer | {
-            "total_duration": nanoseconds(self._elapsed()),
+            "total_duration": nanoseconds(time.perf_counter() - self._began),
             "load_duration": nanoseconds(self._load),
             "prompt_eval_count": len(self.run.prompts[0]),
             "prompt_eval_duration": nanoseconds(timings.prefill_seconds),

@@ -42,21 +42,23 @@ async def answered(
     """Answers a request, or loads or unloads its model where it `asks` for no text."""
     model = find_model(exchange, values)
     stay = residing(exchange, model, values)
+    residence = exchange.service.residence
     if not asks and stay == 0:
-        await exchange.service.residence.keep(model, stay)
+        residence.keep(model, stay)
+        await residence.leave(model)
         await exchange.json(idle_answer(values["model"], said, "unload"))
         return
     began = time.perf_counter()
     chosen = await chosen_model(exchange, values)
     load = time.perf_counter() - began
+    if stay is not None:  # also where the answer ends in an error
+        residence.keep(model, stay)
     if asks:
         async with running(exchange, chosen, lambda: prepared(values, exchange, chosen)) as run:
-            elapsed = lambda: time.perf_counter() - exchange.began  # noqa: E731
-            await respond(exchange, run, OllamaDialect(run, values, said, elapsed, load))
+            await respond(exchange, run, OllamaDialect(run, values, said, exchange.began, load))
     else:
         await exchange.json(idle_answer(values["model"], said, "load"))
-    if stay is not None:
-        await exchange.service.residence.keep(model, stay)
+    await residence.leave(model)
 
 
 def find_model(exchange: Exchange, values: Mapping[str, Any]) -> ServedModel:

@@ -61,6 +61,8 @@ async def embedded(exchange: Exchange, values: dict[str, Any], name: str, texts:
     began = time.perf_counter()
     chosen = await chosen_model(exchange, values)
     load = time.perf_counter() - began
+    if stay is not None:
+        exchange.service.residence.keep(model, stay)
     engine = chosen.model.ready.engine
     options: dict[str, Any] = {} if chosen.adapter is None else {"lora": [chosen.adapter]}
     if values.get("dimensions"):
@@ -80,8 +82,7 @@ async def embedded(exchange: Exchange, values: dict[str, Any], name: str, texts:
     else:
         body = shape([], 0, load)
     await exchange.answer(body, "application/json")
-    if stay is not None:
-        await exchange.service.residence.keep(model, stay)
+    await exchange.service.residence.leave(model)
 
 
 def checked_dimensions(wanted: int, engine: Engine) -> int:
