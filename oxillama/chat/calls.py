@@ -7,7 +7,7 @@ from typing import Any
 
 from oxillama._util.json_values import fields_as_json, json_value
 
-__all__ = ["AnyToolCall", "BrokenToolCall", "ToolCall", "assistant_message", "call_id", "read_json"]
+__all__ = ["AnyToolCall", "BrokenToolCall", "ToolCall", "assistant_message", "call_id", "has_halves", "read_json"]
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 
@@ -66,19 +66,25 @@ def call_id(number: int) -> str:
     return f"call{number % 100_000:05d}"
 
 
-def read_json(text: str) -> Any:
+def read_json(text: str, *, halves: bool = False) -> Any:
     """JSON as Python values. Raises ValueError for ambiguous or invalid text: keys that come twice, numbers that no
-    float can hold, halves of surrogate pairs, too deep nesting."""
+    float can hold, halves of surrogate pairs (which `halves` lets through), too deep nesting."""
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
     except RecursionError:
         raise ValueError("it nests too deeply") from None
-    if "\\u" in text:
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError("a string holds half of a surrogate pair") from None
+    if not halves and "\\u" in text and has_halves(value):
+        raise ValueError("a string holds half of a surrogate pair")
     return value
+
+
+def has_halves(value: Any) -> bool:
+    """Whether a string of a value of JSON holds half of a surrogate pair, which is no text."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

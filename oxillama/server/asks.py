@@ -40,8 +40,9 @@ class Ask:
 
     messages: a conversation; None where `prompts` are given, texts or token ids. options: keywords of the engine's
     `chat` or `stream`. n: choices for each prompt. constraint: the field of the request that says what the text must
-    follow. names: the fields that the request has for those of chat completions. chain: the sampling without options;
-    None: the model's. behind: puts the tokens of the messages behind others.
+    follow. names: the fields that the request has for those of chat completions. is_cut: whether a part of the prompt
+    had no room. chain: the sampling without options; None: the model's. behind: puts the tokens of the messages behind
+    others.
     """
 
     chosen: Chosen
@@ -56,6 +57,7 @@ class Ask:
     add_special: bool = True
     constraint: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
+    is_cut: bool = False
     chain: SamplerChain | None = None
     behind: Callable[[list[int]], list[int]] | None = None
 
@@ -219,8 +221,10 @@ def _constraint(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     structured = values.get("structured_outputs", {})
     given += [(f"structured_outputs.{n}", {k: structured[n]}) for n, k in _STRUCTURED.items() if n in structured]
     form = values.get("response_format", {"type": "text"})
+    if "schema" in form and form["type"] != "json_object":
+        raise bad_value("response_format.schema", "response_format.schema is for the type json_object")
     if form["type"] == "json_object":
-        given.append(("response_format", {"json_schema": ANY_OBJECT}))
+        given.append(("response_format", {"json_schema": form.get("schema", ANY_OBJECT)}))
     elif form["type"] == "json_schema":
         if "json_schema" not in form:
             raise bad_value(

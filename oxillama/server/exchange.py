@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from oxillama.server.auth import ANYONE, Key, cors_headers
-from oxillama.server.bodies import parse_body, read_body
+from oxillama.server.bodies import parse_body, read_body, unpacked
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.kinds import Reading, Record
 from oxillama.server.limits import Place
@@ -105,12 +105,13 @@ class Exchange:
         if not body and not record.fields:
             return {}
         kind = self.content_type
-        if len(body) > LARGE_BODY:
+        if len(body) > LARGE_BODY or "content-encoding" in self.headers:
             return await self.elsewhere(lambda: self._read(record, body, kind))
         return self._read(record, body, kind)
 
     def _read(self, record: Record, body: bytes, kind: str) -> dict[str, Any]:
-        return record.read("", parse_body(body, kind), self.reading)
+        body = unpacked(body, self.headers, self.service.config)
+        return record.read("", parse_body(body, kind, self.reading), self.reading)
 
     async def _watch(self) -> None:
         """Cancels the exchange when its client leaves."""

@@ -21,6 +21,7 @@ from oxillama.server.kinds import (
     Integer,
     Json,
     Kind,
+    Limit,
     ListOf,
     MapOf,
     Number,
@@ -154,6 +155,7 @@ RESPONSE_FORMAT = Record(
     (
         Field("type", Choice(("text", "json_object", "json_schema")), "what the text is", required=True),
         Field("json_schema", JSON_SCHEMA, "for `json_schema`"),
+        Field("schema", Json(SCHEMA_DEPTH), "for `json_object`: a schema that it follows"),
     )
 )
 GUIDED = "give structured_outputs"
@@ -311,7 +313,7 @@ TOOL_CHOICE = Either({
         "allowed_tools": tagged("allowed_tools", Field("allowed_tools", ALLOWED, "that may be called", required=True)),
     }),
 })  # fmt: skip
-TOKENS = Integer(1, 1 << 31)
+TOKENS = Limit(1, 1 << 31)
 MAX_BUDGET = 1 << 30
 
 
@@ -329,7 +331,10 @@ THINKING = Tagged({
 CHAT = Record((
     MODEL,
     Field("messages", ListOf(MESSAGE, MAX_MESSAGES, 1), "the conversation", required=True),
-    Field("max_completion_tokens", TOKENS, "tokens to generate at most; more than there is room for is cut to it"),
+    Field(
+        "max_completion_tokens", TOKENS,
+        "tokens to generate at most; more than there is room for is cut to it, and -1 is no limit",
+    ),
     Field("max_tokens", TOKENS, "the same"),
     *SAMPLING,
     Field("n", Integer(1, 128), "choices; at most `--max-n`"),
@@ -365,7 +370,7 @@ PROMPT = Either({"string": Text(), "array": ListOf(
 COMPLETIONS = Record((
     MODEL,
     Field("prompt", PROMPT, "a text, token ids, or a list of these", required=True),
-    Field("max_tokens", Integer(0, 1 << 31), "tokens to generate at most; default 16; 0 scores the prompt"),
+    Field("max_tokens", Limit(0, 1 << 31), "tokens to generate at most; default 16; 0 scores the prompt; -1: no limit"),
     *SAMPLING,
     Field("n", Integer(1, 128), "choices for each prompt; at most `--max-n`, and 128 together"),
     Field("best_of", Integer(1, 128), "the n best of so many, by the mean log-probability; not with `stream`"),

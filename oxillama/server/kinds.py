@@ -20,6 +20,7 @@ __all__ = [
     "Integer",
     "Json",
     "Kind",
+    "Limit",
     "ListOf",
     "MapOf",
     "Number",
@@ -89,6 +90,23 @@ class Integer:
 
     def schema(self) -> dict[str, Any]:
         return {"type": "integer", "minimum": self.least, "maximum": self.most}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """An integer, or -1 for no limit."""
+
+    least: int
+    most: int
+
+    def read(self, place: str, value: Any, reading: Reading) -> int:
+        fits = isinstance(value, int) and (self.least <= value <= self.most or value == -1)
+        if not fits or isinstance(value, bool):
+            raise wrong(place, f"an integer from {self.least} to {self.most}, or -1 for no limit", value)
+        return int(value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "integer", "minimum": -1, "maximum": self.most}
 
 
 @dataclass(frozen=True)

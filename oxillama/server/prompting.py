@@ -22,7 +22,7 @@ from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
 from oxillama.server.turns import renamed
 
-__all__ = ["conversation", "prompt_of", "requires_calls", "use_tools"]
+__all__ = ["conversation", "prompt_of", "requires_calls", "template_options", "use_tools"]
 
 ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
 
@@ -58,6 +58,14 @@ def conversation(
 
 def prompt_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> list[int]:
     """Tokens of the prompt that fields of chat completions ask for. Raises ApiError, and what `chat_ids` raises."""
+    messages, options = template_options(values, exchange, chosen)
+    return chat_ids(chosen.model.ready.engine.tokenizer, messages, options)
+
+
+def template_options(
+    values: Mapping[str, Any], exchange: Exchange, chosen: Chosen
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Messages, and options of `PromptOptions`, that fields of chat completions ask for. Raises ApiError."""
     names = PromptOptions.__annotations__
     options = {f.to: values[f.name] for f in CHAT.fields if f.to in names and f.name in values}
     options["cache_salt"] = exchange.service.salt_of(exchange.key.name)  # of what is kept of its tools
@@ -65,7 +73,7 @@ def prompt_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> 
     given = {name: value for name, value in options.items() if name in names}
     if options.get("tool_choice") == "none":
         given.pop("tools", None)
-    return chat_ids(chosen.model.ready.engine.tokenizer, messages, given)
+    return messages, given
 
 
 def use_thinking(values: Mapping[str, Any], options: dict[str, Any], template: ChatTemplate, reading: Reading) -> None:

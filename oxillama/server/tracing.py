@@ -61,7 +61,7 @@ class Tracing:
 
     def end(self, span: Any, exchange: Exchange, status: int) -> None:
         """Says what became of the request, and ends its span."""
-        tally, operation = exchange.tally, _OPERATIONS.get(exchange.route)
+        tally, operation = exchange.tally, _OPERATIONS.get("/v1" + exchange.route.removeprefix("/v1"))
         method, name = method_of(exchange)
         found = {"http.request.method": method, "oxillama.request.id": exchange.id}
         if method != exchange.method:

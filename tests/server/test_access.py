@@ -255,7 +255,7 @@ def test_names_of_a_model(configured):
 
 def test_metrics_of_engines_and_requests(client):
     client.post("/v1/completions", prompt="a", max_tokens=1)
-    client.post("/v1/completions", prompt="a", max_tokens=-1)
+    client.post("/v1/completions", prompt="a", max_tokens=-2)
     text = client.get("/metrics").body.decode()
     assert 'oxillama_generation_tokens_total{model="tiny"}' in text
     assert 'oxillama_http_requests_total{path="/v1/completions",method="POST",status="200"}' in text

@@ -9,7 +9,10 @@ import pytest
 import oxillama as ox
 from oxillama.server import ServerConfig, create_app
 from oxillama.server.models import ServedModel
+from tests.models.bert import changed
+from tests.models.tiny import Shape, tiny
 from tests.server.client import HI, Client
+from tests.tokenizer.build import byte_level
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
 SAID = "x-oxillama-left-out"
@@ -257,10 +260,30 @@ def test_pictures_of_a_prompt_are_refused(client):
     assert generate(client, images=[], options=GREEDY).status == 200
 
 
-def test_a_gap(client, engine):
+def test_a_gap(client, engine, tmp_path):
     refused = generate(client, "def f(", suffix=")", stream=False)
     assert refused.status == 400
     assert refused.error.startswith("suffix: the model's file names no fill-in-the-middle tokens")
+    marks = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+    vocabulary = byte_level(["q q"], marks)
+    del vocabulary["general.architecture"]
+    path = changed(tiny("llama", tmp_path, Shape(n_vocab=260)), vocabulary)
+    with ox.load(path, num_threads=1, context_size=128) as coder:
+        client = Client(create_app({"tiny": coder}, ServerConfig()))
+        alone = coder.infill("def f(", "):", max_tokens=9, temperature=0)
+        fields = {"stream": False, "options": GREEDY}
+        for more in ({}, {"raw": True}, {"system": "x"}):
+            answer = generate(client, "def f(", suffix="):", **fields, **more)
+            assert (answer.json["response"], answer.json["prompt_eval_count"]) == (alone.text, alone.prompt_tokens)
+            assert "context" not in answer.json
+            assert answer.headers.get(SAID) == ("system" if "system" in more else None)
+        assert generate(client, "", suffix="):", **fields).json["prompt_eval_count"] == 5
+        shown = client.post("/api/show", model="tiny").json
+        assert shown["capabilities"] == ["completion", "insert"]
+        long = generate(client, "x = 1\n" * 200, suffix="y = 2\n" * 200, **fields)
+        assert long.headers[SAID] == "prompt, suffix"
+        assert 64 < long.json["prompt_eval_count"] <= 96  # with room for an answer
+        assert generate(client, "x = 1\n" * 200, suffix="y", truncate=False).status == 400
 
 
 @pytest.mark.parametrize(("template", "trusted", "said"), [

@@ -15,7 +15,7 @@ from oxillama.server.models import Chosen
 from oxillama.server.ollama.turns import as_chat, messages_of, shortened, turn_starts
 from oxillama.server.routes.chat import read_translated
 
-__all__ = ["has_template", "prepared_chat", "read_messages"]
+__all__ = ["TOO_LONG", "has_template", "prepared_chat", "read_messages"]
 
 TOO_LONG = "context_length_exceeded"
 

@@ -12,14 +12,15 @@ from oxillama.core.options import PromptOptions
 from oxillama.core.prompts import check_tokens
 from oxillama.errors import ChatTemplateError
 from oxillama.server.asks import Ask, Run, prepare
-from oxillama.server.errors import bad_value
+from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
-from oxillama.server.ollama.asks import has_template, read_messages
+from oxillama.server.ollama.asks import TOO_LONG, has_template, read_messages
 from oxillama.server.ollama.turns import as_completion, check_raw
 from oxillama.server.reading import Reading
 from oxillama.server.routes.completions import read_ask as read_completion
+from oxillama.server.routes.infill import infill_prompt
 from oxillama.server.turns import renamed
 from oxillama.tokenizer import Tokenizer
 
@@ -42,9 +43,30 @@ def prepared_generate(values: Mapping[str, Any], exchange: Exchange, chosen: Cho
         text = "template: Go's templates are not run here: give raw with the whole prompt, or a Jinja template"
         raise bad_value("template", text, "unsupported_parameter")
     is_bare = not template and not has_template(exchange, chosen)
-    if values.get("raw") or values.get("suffix") or is_bare:
+    if values.get("suffix"):
+        return prepared_gap(values, exchange, chosen)
+    if values.get("raw") or is_bare:
         return prepare(read_plain(values, exchange, chosen))
     return prepare(read_prompt(values, exchange, chosen))
+
+
+def prepared_gap(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Run:
+    """The run of a text with a gap. What has no room is left out at the ends that are far from the gap.
+
+    Raises ApiError, also where `truncate` says that nothing is to be left out.
+    """
+    ask, engine = read_plain(values, exchange, chosen), chosen.model.ready.engine
+    try:
+        return prepare(ask)
+    except ApiError as error:
+        if error.code != TOO_LONG or not values.get("truncate", True) or exchange.reading.strict:
+            raise
+    around = {"input_prefix": values.get("prompt", ""), "input_suffix": values["suffix"]}
+    ids, cut = infill_prompt(engine.tokenizer, around, engine.context_size)
+    for own, name in (("input_prefix", "prompt"), ("input_suffix", "suffix")):
+        if own in cut:
+            exchange.reading.leave_out(name)
+    return prepare(replace(ask, prompts=[ids], suffix=None))
 
 
 def read_plain(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:

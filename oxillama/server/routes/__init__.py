@@ -9,6 +9,7 @@ from oxillama.server import fields_ollama
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import CHAT, COMPLETIONS
 from oxillama.server.fields_admin import LOAD_ADAPTER, MODEL_NAME, NOTHING, UNLOAD_ADAPTER
+from oxillama.server.fields_infill import APPLY_TEMPLATE, INFILL
 from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
 from oxillama.server.fields_numbers import CLASSIFY, DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
 from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
@@ -28,6 +29,7 @@ from oxillama.server.routes.chat import chat_completions
 from oxillama.server.routes.completions import completions
 from oxillama.server.routes.embeddings import classify, embeddings, rerank, score
 from oxillama.server.routes.health import health, metrics, model, models, ready, version
+from oxillama.server.routes.infill import apply_template, infill
 from oxillama.server.routes.messages import count_message_tokens, messages
 from oxillama.server.routes.responses import input_tokens, kept_response, responses
 from oxillama.server.routes.tokens import detokenize, tokenize, tokenizer_info
@@ -48,25 +50,33 @@ class Endpoint:
 
 ROUTES = (
     Endpoint("POST", "/v1/chat/completions", chat_completions, "an answer to a conversation (OpenAI)", CHAT),
+    Endpoint("POST", "/chat/completions", chat_completions, "the same"),
     Endpoint("POST", "/v1/completions", completions, "the continuation of a text, and scores (OpenAI)", COMPLETIONS),
+    Endpoint("POST", "/completions", completions, "the same"),
     Endpoint("POST", "/v1/responses", responses, "an answer in items (OpenAI); none is kept", RESPONSES),
+    Endpoint("POST", "/responses", responses, "the same"),
     Endpoint("POST", "/v1/responses/input_tokens", input_tokens, "tokens of its prompt", INPUT_TOKENS),
     Endpoint("GET", "/v1/responses/{id}", kept_response, "404: none is kept"),
     Endpoint("DELETE", "/v1/responses/{id}", kept_response, "404: none is kept"),
     Endpoint("POST", "/v1/messages", messages, "an answer in blocks (Anthropic)", MESSAGES),
     Endpoint("POST", "/v1/messages/count_tokens", count_message_tokens, "tokens of its prompt", COUNT_TOKENS),
     Endpoint("POST", "/v1/embeddings", embeddings, "embeddings of texts (OpenAI)", EMBEDDINGS),
+    Endpoint("POST", "/embeddings", embeddings, "the same"),
     Endpoint("POST", "/v1/rerank", rerank, "documents by how well they answer (Jina, Cohere)", RERANK),
     Endpoint("POST", "/v2/rerank", rerank, "the same"),
     Endpoint("POST", "/rerank", rerank, "the same"),
     Endpoint("POST", "/v1/score", score, "scores of pairs of texts (vLLM)", SCORE),
     Endpoint("POST", "/score", score, "the same"),
     Endpoint("POST", "/classify", classify, "labels of texts, with their probabilities (vLLM)", CLASSIFY),
+    Endpoint("POST", "/infill", infill, "the text in a gap, for editors (llama-server)", INFILL),
+    Endpoint("POST", "/apply-template", apply_template, "the prompt of a conversation (llama-server)", APPLY_TEMPLATE),
     Endpoint("POST", "/tokenize", tokenize, "tokens of a text or a conversation (vLLM)", TOKENIZE),
     Endpoint("POST", "/detokenize", detokenize, "the text of tokens (vLLM)", DETOKENIZE),
     Endpoint("GET", "/tokenizer_info", tokenizer_info, "control tokens and chat template (vLLM)"),
     Endpoint("GET", "/v1/models", models, "models and adapters, with what they can do"),
+    Endpoint("GET", "/models", models, "the same"),
     Endpoint("GET", "/v1/models/{id:path}", model, "one of them"),
+    Endpoint("GET", "/models/{id:path}", model, "the same"),
     Endpoint("POST", "/api/chat", ollama.chat, "an answer to a conversation (Ollama)", fields_ollama.CHAT),
     Endpoint("POST", "/api/generate", ollama.generate, "an answer to a prompt (Ollama)", fields_ollama.GENERATE),
     Endpoint("POST", "/api/embed", ollama_embed.embed, "embeddings of texts (Ollama)", fields_ollama.EMBED),

@@ -89,12 +89,12 @@ def read_translated(translated: Translated, exchange: Exchange, chosen: Chosen) 
 
 
 def most_tokens(values: Mapping[str, Any]) -> int | None:
-    """How many tokens are wanted at most. Raises ApiError if two fields say different things."""
+    """How many tokens are wanted at most; None for no limit. Raises ApiError if two fields say different things."""
     old, new = values.get("max_tokens"), values.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
         raise bad_value("max_tokens", f"max_tokens is {old} and max_completion_tokens is {new}: give one of them")
     found = old if new is None else new
-    return None if found is None else min(found, 1 << 24)
+    return None if found is None or found < 0 else min(found, 1 << 24)
 
 
 def check_stream(values: Mapping[str, Any]) -> None:

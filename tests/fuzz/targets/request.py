@@ -27,9 +27,9 @@ from tests.fuzz.target import Target, told
 from tests.fuzz.targets.json_values import on_value, put, remove, replace, transplant
 
 # The package has handlers under the names of modules.
-chat, completions, messages, responses, tokens, ollama, ollama_embed = (
+chat, completions, infill, messages, responses, tokens, ollama, ollama_embed = (
     import_module(f"oxillama.server.routes.{name}")
-    for name in ("chat", "completions", "messages", "responses", "tokens", "ollama", "ollama_embed")
+    for name in ("chat", "completions", "infill", "messages", "responses", "tokens", "ollama", "ollama_embed")
 )
 RECORDS = {e.path: e.record for e in ROUTES if e.record is not None}
 HI = [{"role": "user", "content": "hi"}]
@@ -63,6 +63,9 @@ SEEDS = [
         {"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "a"}}]}],
         "tools": [{"type": "bash_20250124", "name": "bash"}], "context_management": {"edits": [{"type": "x"}]}}],
     ["/tokenize", {"messages": HI, "tools": [TOOL]}],
+    ["/infill", {"input_prefix": "a", "input_suffix": "b", "input_extra": [{"text": "c", "filename": "d"}],
+        "samplers": ["top_k", "infill"], "n_predict": 3, "n_indent": 2, "response_fields": ["timings/prompt_n"]}],
+    ["/apply-template", {"messages": HI, "tools": [TOOL]}],
     ["/v1/embeddings", {"input": ["a", [1]], "encoding_format": "base64"}],
     ["/v1/rerank", {"query": "a", "documents": ["b", {"text": "c"}]}],
     ["/api/chat", {"model": "tiny", "messages": [*HI, {"role": "assistant", "thinking": "x", "tool_calls": [
@@ -93,7 +96,7 @@ def run(data):
         path, record = "/v1/completions", RECORDS["/v1/completions"]
     try:
         reading = Reading(strict=len(data) % 5 == 1, lenient=len(data) % 5 == 0)
-        values = record.read("", parse_body(body, "application/json"), reading)
+        values = record.read("", parse_body(body, "application/json", reading), reading)
         return [path, made(path, values, reading)]
     except ApiError as error:
         return [path, refused(error)]
@@ -121,6 +124,8 @@ def made(path, values, reading):
             prepare(chat.read_chat(values, exchange, chosen))
         case "/v1/completions":
             prepare(completions.read_ask(values, exchange, chosen))
+        case "/infill":
+            prepare(infill.read_ask(values, exchange, chosen))
         case "/v1/responses":
             prepare(responses.read_response(values, exchange, chosen))
         case "/v1/messages":
