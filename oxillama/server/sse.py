@@ -41,9 +41,12 @@ def stream_headers(content_type: str) -> dict[str, str]:
 
 
 class ServerSentEvents:
-    """Events of `text/event-stream`, with a comment in silence."""
+    """Events of `text/event-stream`. silence: what is sent in silence, a comment if the dialect has nothing for it."""
 
     headers: Mapping[str, str] = stream_headers("text/event-stream; charset=utf-8")
+
+    def __init__(self, silence: bytes = b": keep-alive\n\n") -> None:
+        self._silence = silence
 
     def encoded(self, events: Iterable[Event]) -> bytes:
         text = ""
@@ -53,7 +56,7 @@ class ServerSentEvents:
         return text.encode()
 
     def alive(self) -> bytes:
-        return b": keep-alive\n\n"
+        return self._silence
 
 
 SSE = ServerSentEvents()

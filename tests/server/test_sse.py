@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from oxillama.server.errors import ClientGone
+from oxillama.server.routes.messages import MessageDialect
 from oxillama.server.sse import SSE, EventWriter, JsonLines
 
 
@@ -17,7 +18,14 @@ def empty():
     return None, {"done": False}
 
 
-@pytest.mark.parametrize(("format", "filling"), [(SSE, b": keep-alive\n\n"), (JsonLines(empty), b'{"done":false}\n')])
+@pytest.mark.parametrize(
+    ("format", "filling"),
+    [
+        (SSE, b": keep-alive\n\n"),
+        (MessageDialect.stream_format, b'event: ping\ndata: {"type": "ping"}\n\n'),
+        (JsonLines(empty), b'{"done":false}\n'),
+    ],
+)
 def test_silence_is_filled(format, filling):
     sent = []
 
