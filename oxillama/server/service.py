@@ -21,6 +21,7 @@ from oxillama.server.left_out import LeftOut
 from oxillama.server.limits import Gate
 from oxillama.server.metrics import ServerMetrics
 from oxillama.server.models import Models
+from oxillama.server.residence import Residence
 
 __all__ = ["Service"]
 
@@ -56,6 +57,7 @@ class Service:
     def __init__(self, models: Models, config: ServerConfig) -> None:
         self.models, self.config = models, config
         self.keys, self.admins = keys_of(config)
+        self.residence = Residence(models)
         self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
         self.left_out = LeftOut(self.metrics)
@@ -118,6 +120,7 @@ class Service:
 
     async def close(self) -> None:
         """Gives back threads and models."""
+        self.residence.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self.models.close()
 

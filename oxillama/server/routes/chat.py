@@ -20,7 +20,7 @@ from oxillama.server.generating import answered, choices_of
 from oxillama.server.kinds import Placed
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import conversation, requires_calls
-from oxillama.server.sse import DONE, Event, as_json
+from oxillama.server.sse import DONE, SSE, Event, as_json
 from oxillama.server.turns import Translated, renamed
 
 __all__ = ["chat_completions", "check_stream", "read_ask", "read_translated", "stream_options", "timings_of"]
@@ -115,6 +115,7 @@ def stream_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
 class ChatDialect:
     """Chat completions, and their chunks."""
 
+    stream_format = SSE
     tail = DONE
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
