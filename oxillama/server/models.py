@@ -339,7 +339,8 @@ def capabilities(engine: Engine, tool_format: str | None, template: str | None) 
         chats = template is not None or engine.tokenizer.chat_template is not None
         found = ["chat"] * chats + ["completions", "embeddings"]
     found += ["rerank"] * (engine.context.classifier is not None)
-    return found + ["tools"] * ("chat" in found and writes_calls(engine, tool_format, template))
+    calls = "chat" in found and writes_calls(template_for(engine.tokenizer, [{}], template), tool_format)
+    return found + ["tools"] * calls
 
 
 def read_template(path: str | None) -> str | None:
@@ -358,14 +359,11 @@ def read_template(path: str | None) -> str | None:
     return text
 
 
-def writes_calls(engine: Engine, tool_format: str | None, template: str | None) -> bool:
-    """Whether it is known how the model calls tools."""
-    if template is None and engine.tokenizer.chat_template is None:
-        return False
+def writes_calls(template: ChatTemplate, tool_format: str | None) -> bool:
+    """Whether it is known how a model with this template calls tools. tool_format: of the server."""
     if tool_format not in (None, "none"):
         return tool_format != "text"
-    tools: list[dict[str, Any]] = [{}]
-    form = answer_format(template_for(engine.tokenizer, tools, template), {"tools": tools, "tool_format": tool_format})
+    form = answer_format(template, {"tools": [{}], "tool_format": tool_format})
     return form.calls is not None or form.harmony
 
 

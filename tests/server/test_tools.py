@@ -53,6 +53,13 @@ def test_tools_are_described_and_the_header_says_so(client, path):
     assert counted.json["input_tokens"] > 100
 
 
+def test_ollamas_api_describes_tools_too(client):
+    asked = {"model": "tiny", "messages": HI, "tools": [TOOL], "options": {"num_predict": 2}}
+    for streamed in (True, False):
+        answer = client.post("/api/chat", asked | {"stream": streamed})
+        assert (answer.status, answer.headers["x-oxillama-warnings"]) == (200, SAID)
+
+
 def test_a_conversation_with_results(client):
     called = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     said = [*HI, {"role": "assistant", "content": None, "tool_calls": [called]},
