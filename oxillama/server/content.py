@@ -9,7 +9,7 @@ from oxillama.server.errors import bad_value
 from oxillama.server.kinds import LEFT_OUT
 from oxillama.server.reading import Reading
 
-__all__ = ["other_content", "result_content", "vendor_tool"]
+__all__ = ["not_shown", "other_content", "result_content", "vendor_tool"]
 
 # What changes the answer and can't be had: its kinds, what they are, and the remedy.
 _UNREADABLE = {
@@ -51,7 +51,12 @@ def result_content(place: str, kind: str, value: dict[str, Any], reading: Readin
     if (found := _unreadable(kind, value)) is None:
         return other_content(place, kind, value, reading)
     reading.leave_out(f"{place}.type={kind:.64}", f"{found[0]} are not read", "content.type")
-    return {"type": "text", "text": f"[{found[0]} are not shown: this model reads text alone]"}
+    return {"type": "text", "text": not_shown(found[0])}
+
+
+def not_shown(what: str) -> str:
+    """A text that tells the model of content that it doesn't see."""
+    return f"[{what} are not shown: this model reads text alone]"
 
 
 def _unreadable(kind: str, value: dict[str, Any]) -> tuple[str, str] | None:

@@ -71,6 +71,10 @@ class ApiError(Exception):
         """The body in OpenAI's form."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
+    def ollama(self) -> dict[str, Any]:
+        """The body in Ollama's form."""
+        return {"error": self.message}
+
     def anthropic(self, request_id: str) -> dict[str, Any]:
         """The body in Anthropic's form."""
         kind = _ANTHROPIC.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")

@@ -19,7 +19,7 @@ from oxillama.server.fields import CHAT, SERVING
 from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import conversation, requires_calls
-from oxillama.server.sse import DONE, Event, as_json
+from oxillama.server.sse import DONE, SSE, Event, as_json
 from oxillama.server.turns import Translated, moved_tools, renamed
 
 __all__ = ["chat_completions", "check_stream", "read_ask", "read_translated", "stream_options", "timings_of"]
@@ -111,6 +111,7 @@ def stream_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
 class ChatDialect:
     """Chat completions, and their chunks."""
 
+    stream_format = SSE
     tail = DONE
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.routes.chat import read_translated
 from oxillama.server.routes.responses import count_tokens
-from oxillama.server.sse import Event
+from oxillama.server.sse import Event, ServerSentEvents
 from oxillama.server.turns import Translated, Turns, text_of, tool_names
 
 __all__ = ["count_message_tokens", "messages"]
@@ -123,6 +123,7 @@ def turns_of(values: Mapping[str, Any]) -> Turns:
 class MessageDialect:
     """A message, and its events: blocks that follow one another, each opened, filled and closed."""
 
+    stream_format = ServerSentEvents(b'event: ping\ndata: {"type": "ping"}\n\n')
     tail = b""
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
