@@ -127,6 +127,26 @@ def test_pictures_and_files_of_messages_are_refused(client, block):
     assert answer.json["error"]["message"].startswith("messages[0].content[1]")
 
 
+def document(*parts, **fields):
+    return {"type": "document", "source": {"type": "content", "content": list(parts)}, **fields}
+
+
+def test_what_of_a_document_is_not_read_is_said(client):
+    text, picture = {"type": "text", "text": "A fox."}, {"type": "image", "source": {"type": "url", "url": "u"}}
+    for block, said in (
+        (document(text, citations={"enabled": True}, foo=1), "content[1].citations, messages[0].content[1].foo"),
+        (document(text, {"type": "quiz"}), "content[1].source.content[1].type=quiz"),
+        (document(text, citations={"enabled": False}, cache_control={"type": "ephemeral"}, title=None), None),
+    ):
+        answer = client.post(MESSAGES, {**BASES[MESSAGES], **blocks(block)})
+        assert (answer.status, answer.headers.get(SAID)) == (200, said and f"messages[0].{said}")
+    answer = client.post(MESSAGES, {**BASES[MESSAGES], **blocks(document(text, picture))})
+    assert answer.json["error"]["message"].startswith("messages[0].content[1].source.content[1].type: pictures")
+    given = blocks({"type": "tool_result", "tool_use_id": "a", "content": [document(text, picture)]})
+    answer = client.post(f"{MESSAGES}/count_tokens", given)
+    assert answer.headers[SAID] == "messages[0].content[1].content[0].source.content[1].type=image"
+
+
 def test_a_picture_that_a_tool_gave_locks_no_conversation(configured, tmp_path):
     template = tmp_path / "calls.jinja"
     template.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ m.tool_calls }}{% endfor %}")
