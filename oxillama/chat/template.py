@@ -8,17 +8,18 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from oxillama._util.checks import check_bool, check_type
 from oxillama._util.pickling import with_fields
 from oxillama.chat.capabilities import Capabilities
 from oxillama.chat.continuation import check_continuation, continued
 from oxillama.chat.messages import checked_messages
-from oxillama.chat.presence import check_presence
-from oxillama.chat.repairs import in_form, without_system
+from oxillama.chat.presence import check_arguments, check_presence
+from oxillama.chat.recast import recasts
+from oxillama.chat.repairs import in_form
 from oxillama.chat.variables import check_variables, effort_variable, needed_variables, thinking_switch
-from oxillama.errors import ChatTemplateError, ConfigError, MessageError
+from oxillama.errors import ChatTemplateError, ConfigError
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatTemplate", "probing"]
 
+Make = Callable[[Sequence[dict[str, Any]]], str]  # the prompt of messages
 _LOG = logging.getLogger("oxillama")
 _PROBING: ContextVar[bool] = ContextVar("probing", default=False)
 _MAX_SOURCE = 1 << 18
@@ -234,12 +236,19 @@ class _Rendering:
     ) -> None:
         self._template = template
         self._variables = {**variables, **({"tools": list(tools)} if tools else {})}
+        self._wrong: set[str] = set()  # arguments of calls that are no JSON objects, of the last rendering
         self._able = self._capabilities({})
         if variables and not self._able.plain:  # it may need them
             self._able = self._capabilities(variables)
-        if tools and not _PROBING.get() and not self._template._compiled.warned and not self._able.tools:
-            self._template._compiled.warned = True  # once, or a server's log has it for every request
-            _LOG.warning("the chat template doesn't print tools: the model will not know of them")
+        if tools:
+            self._warn_without("tools", "the model will not know of them")
+
+    def _warn_without(self, what: Literal["tools", "calls"], so: str) -> None:
+        """Says once that the template doesn't print something, or a server's log has it for every request."""
+        warned = self._template._compiled.warned
+        if what not in warned and not _PROBING.get() and not getattr(self._able, what):
+            warned.add(what)
+            _LOG.warning("the chat template doesn't print %s: %s", what, so)
 
     def _capabilities(self, extra: Mapping[str, Any]) -> Capabilities:
         known = self._template._compiled.known
@@ -261,28 +270,44 @@ class _Rendering:
             before, lambda said: continued([*said, last], field, self._render, lambda: self._able.reasoning_frame)
         )
 
-    def _whole(self, messages: Sequence[dict[str, Any]], make: Callable[[Sequence[dict[str, Any]]], str]) -> str:
-        """The prompt that `make` makes of messages, with the system's in the next ones if it lacks them as they are."""
-        output = make(messages)
-        if not self._able.plain:  # it prints no message at all
-            return output
+    def _whole(self, messages: Sequence[dict[str, Any]], make: Make) -> str:
+        """The prompt that `make` makes of messages, or of the first of their other forms that the template takes.
+
+        Raises what the messages as they are raise, if it takes none.
+        """
+        from oxillama.chat.budget import LimitError
+
         try:
-            check_presence(messages, output, self._able.prints, lambda others: _tried(lambda: make(others)))
-        except MessageError as error:
-            moved = without_system(messages)
-            output = _tried(lambda: make(moved)) if len(moved) < len(messages) else ""
-            if not output:
+            return self._complete(messages, make)
+        except LimitError:
+            raise
+        except Exception as error:
+            if _PROBING.get() or not self._able.plain:  # what it refuses is what is looked for
                 raise
+            refused = error
+        for form in recasts(messages):
             try:
-                check_presence(moved, output, self._able.prints, lambda others: _tried(lambda: make(others)))
-            except MessageError:
-                raise error from None
+                return self._complete(form, make)
+            except LimitError:
+                raise
+            except Exception:
+                continue
+        raise refused
+
+    def _complete(self, messages: Sequence[dict[str, Any]], make: Make) -> str:
+        """The prompt of messages as they are. Raises MessageError for one that isn't in it."""
+        output, wrong = make(messages), self._wrong
+        if self._able.plain:  # else it prints no message at all
+            check_presence(messages, output, self._able.prints, lambda others: _tried(lambda: make(others)))
+            check_arguments(messages, wrong, output, lambda others: _tried(lambda: make(others)))
         return output
 
     def _render(self, messages: Sequence[dict[str, Any]], ends_open: bool) -> str:
         from oxillama.chat.budget import budget
 
-        found = in_form(messages, self._able)
+        found, self._wrong = in_form(messages, self._able)
+        if any("tool_calls" in message for message in found):
+            self._warn_without("calls", "those of earlier answers are left out of the prompt")
         budget.get().size(found)
         return self._template._output({"messages": found, "add_generation_prompt": ends_open, **self._variables})
 
@@ -310,13 +335,13 @@ def check_tools(tools: object) -> None:
 class _Compiled:
     """A template's code, the names that it reads, and what was found of its capabilities.
 
-    warned: whether the log has it that tools aren't printed.
+    warned: what the log has it of that the template doesn't print: "tools", "calls".
     """
 
     template: "Template"
     variables: frozenset[str]
     known: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
-    warned: bool = False
+    warned: set[str] = field(default_factory=set)
 
 
 @lru_cache(maxsize=16)
