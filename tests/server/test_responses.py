@@ -128,7 +128,7 @@ def test_a_call_that_is_cut_is_incomplete(configured):
     ({"tools": [TOOL], "tool_choice": "required", "text": {"format": {"type": "json_schema", "schema": {"type": 5}}}},
      "text.format"),
     ({"instructions": "x", "input": [{"role": "user", "content": "y"}, {"type": "function_call", "call_id": "1",
-      "name": "add", "arguments": "{"}]}, "input[1].arguments"),
+      "name": "add", "arguments": {}}]}, "input[1].arguments"),
 ])  # fmt: skip
 def test_what_is_refused(client, fields, param):
     answer = client.post(PATH, {"input": "hi", **fields})
