@@ -18,6 +18,7 @@ from oxillama.core.logprobs import LogprobRecorder
 from oxillama.core.options import StoppingCriterion, is_met
 from oxillama.core.request import Request, ResultQueue
 from oxillama.core.results import FinishReason, Usage, new_chunk, new_text, new_usage
+from oxillama.core.tool_use import free_tool_warning
 from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence
 
@@ -103,8 +104,8 @@ class GenerationRequest(Request):
 
     __slots__ = (
         "_criteria", "_echo", "_kept_ids", "_last_text", "_least", "_limit", "_n_shown", "_stopped", "_stops",
-        "_stops_after", "_stream", "_texts", "end_ids", "n_vocab", "number", "options", "reading", "sampler", "scores",
-        "speculation", "stop_reason", "want",
+        "_stops_after", "_stream", "_texts", "end_ids", "free_tools", "n_vocab", "number", "options", "reading",
+        "sampler", "scores", "speculation", "stop_reason", "want", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +128,7 @@ class GenerationRequest(Request):
         echo: str = "",
         min_tokens: int = 0,
         kept_ids: Collection[int] = (),
+        free_tools: tuple[tuple[str, str], ...] = (),
         **held: Any,
     ) -> None:
         """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `reading` finds
@@ -135,7 +137,8 @@ class GenerationRequest(Request):
         `n_vocab`: length of a row. `number`: which of the completions of its prompt it is. `speculation`: None if
         there are no drafts. `options`: what it was made of, for snapshots. `criteria` end the text. `echo`: what stands
         before it. `min_tokens`: before, neither stop strings nor criteria end it. `kept_ids`: of the tokens that end
-        it, those that stay in it.
+        it, those that stay in it. `free_tools`: tools whose arguments no grammar holds, and why;
+        `warnings` says it in sentences.
         """
         super().__init__(sequence, outbox, **held)
         self.options = options
@@ -163,6 +166,8 @@ class GenerationRequest(Request):
         self._criteria = criteria
         self._echo = echo
         self.stop_reason: str | int | None = None
+        self.free_tools = free_tools
+        self.warnings = [free_tool_warning(name, reason) for name, reason in free_tools] if free_tools else []
 
     @property
     def usage(self) -> Usage:
@@ -317,13 +322,27 @@ class GenerationRequest(Request):
         ids = self.sequence.tokens[self._n_shown :]
         self._n_shown += len(ids)
         logprobs = prompt = stop = end = usage = None
+        warnings: list[str] = []
         if (scores := self.scores) is not None:
             logprobs = None if scores.tokens is None else scores.tokens[first:]
             prompt = None if first else scores.prompt
         if reason is not None:
-            stop, end, usage = self.stop_reason, scores and scores.end, self.usage
+            stop, end, usage, warnings = self.stop_reason, scores and scores.end, self.usage, self.warnings
         deltas = [] if tool_call_deltas is None else tool_call_deltas
         chunk = new_chunk(
-            text, ids, reason, logprobs, prompt, self.number, calls, stop, end, usage, reasoning, deltas, raw
+            text,
+            ids,
+            reason,
+            logprobs,
+            prompt,
+            self.number,
+            calls,
+            stop,
+            end,
+            usage,
+            reasoning,
+            deltas,
+            raw,
+            warnings,
         )
         self.outbox.put(self.index, chunk)

@@ -4,10 +4,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from oxillama._util.checks import check_bool, check_choice, check_int
 from oxillama._util.json_fields import Fields
+from oxillama.chat.call_grammar import AnswerGrammar
 from oxillama.chat.dispatch import read_tools
 from oxillama.chat.format import ChatFormat, chosen_tools, is_open
 from oxillama.chat.grammar_parts import END
@@ -17,17 +18,38 @@ from oxillama.chat.parser import ChatParser
 from oxillama.chat.patterns import MARK
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import FORMATS, ToolFormat, find_format
-from oxillama.errors import ConfigError, OxiLlamaError, SnapshotDamagedError, ToolFormatError
+from oxillama.errors import ConfigError, GrammarError, OxiLlamaError, SnapshotDamagedError, ToolFormatError
 from oxillama.grammar import Grammar
 from oxillama.grammar.automaton import RuleSet
 from oxillama.sampler_config import SchemaMode
 from oxillama.tokenizer import Tokenizer
 
-__all__ = ["AnswerOptions", "ToolUse", "check_tool_use", "read_tool_use", "tool_use_of", "tools_state"]
+__all__ = [
+    "AnswerOptions",
+    "HeldText",
+    "ToolUse",
+    "check_tool_use",
+    "free_tool_warning",
+    "read_tool_use",
+    "tool_use_of",
+    "tools_state",
+]
 
 MAX_CALLS = 1 << 30
 MAX_BUDGET = 1 << 30
 _HARMONY = (BEGIN, MESSAGE, MESSAGE_END, "<|start|>", "<|constrain|>", "<|call|>", "<|return|>")
+
+
+class HeldText(NamedTuple):
+    """What a text is held to.
+
+    grammar: of the text, or of its calls of tools. triggers: texts that put it in force; none: it always is. free: the
+    tools whose arguments may be any object, each with the reason why no grammar can hold them.
+    """
+
+    grammar: Grammar
+    triggers: tuple[str, ...] = ()
+    free: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +120,29 @@ class ToolUse:
         form = self._form
         return self._marks is not None or form.harmony or form.calls is not None or bool(form.frame.content_begin)
 
-    def grammar(self, tokenizer: Tokenizer, mode: SchemaMode = "generate") -> tuple[Grammar, tuple[str, ...]]:
-        """What calls are held to, and the texts that put it in force. mode: as `JsonSchemaCompiler.compile` has it,
-        for the arguments. Raises GrammarError."""
+    def grammar(self, tokenizer: Tokenizer, mode: SchemaMode = "generate") -> HeldText:
+        """What calls are held to. mode: as `JsonSchemaCompiler.compile` has it, for the arguments.
+
+        A tool whose arguments no grammar can hold is free, and the others are held. Raises GrammarError if such a tool
+        is asked for: by a choice that isn't "auto", or as `strict`.
+        """
+        faults: dict[str, str] | None = None if self._form.writes_json else self._faults(mode)
+        free = faults or {}
+        while True:
+            try:
+                found = self._grammar(tokenizer, mode, free)
+            except GrammarError as error:
+                faults = self._faults(mode) if faults is None else faults
+                free = self._freer(free, faults, error)
+            else:
+                return HeldText(found.grammar, found.triggers if found.lazy else (), tuple(free.items()))
+
+    def _grammar(self, tokenizer: Tokenizer, mode: SchemaMode, free: Mapping[str, str]) -> AnswerGrammar:
         token = _control_token(tokenizer)
         form = self._form
         triggers = form.layout.calls.marks if form.layout.calls else ()
         lazy = self._marks is None and not any(token(mark) is not None for text in triggers for mark in _marks(text))
-        found = form.grammar(
+        return form.grammar(
             self._described,
             self.choice,
             parallel_tool_calls=self.parallel,
@@ -114,8 +151,35 @@ class ToolUse:
             token=token,
             mode=mode,
             lazy=lazy,
+            free=free,
         )
-        return found.grammar, found.triggers if found.lazy else ()
+
+    def _faults(self, mode: SchemaMode) -> dict[str, str]:
+        """Why no grammar can hold the arguments of tools, by their names. Raises GrammarError for one asked for."""
+        found = self._form.faults(self._described or [], mode)
+        for name in self._asked.intersection(found):
+            raise GrammarError(found[name])
+        return found
+
+    def _freer(self, free: dict[str, str], faults: dict[str, str], error: GrammarError) -> dict[str, str]:
+        """More tools that are free, after an error with these: those with faults of their own, or else all of them.
+
+        Raises the error if that can't help, or if one of them is asked for.
+        """
+        if len(free) < len(faults):
+            return faults
+        rest = [name for name in read_tools(self._described or []) if name not in free]
+        if not rest or self._asked.intersection(rest):
+            raise error
+        return {**free, **dict.fromkeys(rest, str(error))}
+
+    @property
+    def _asked(self) -> set[str]:
+        """The tools whose arguments must be held to their schemas."""
+        tools = {_name(tool): tool for tool in self._described or ()}
+        if self.choice != "auto":
+            return set(tools) if self.choice == "required" else {self.choice}
+        return {name for name, tool in tools.items() if tool.get("function", tool).get("strict") is True}
 
     def constrained(
         self, tokenizer: Tokenizer, schema: Any, rules: tuple[RuleSet, int] | None, mode: SchemaMode
@@ -162,6 +226,12 @@ class ToolUse:
         """The tokens that end reasoning."""
         marks = self._marks
         return [] if marks is None else tokenizer.encode(marks.end, add_special=False, parse_special=True)
+
+
+def free_tool_warning(name: str, reason: str) -> str:
+    """What a completion says of a tool whose arguments may be any object."""
+    reason = reason.removeprefix(f"the parameters of the tool {name!r}: ")
+    return f"the arguments of the tool {name!r:.80} are held to no schema: {reason:.400}"
 
 
 def _marks(text: str) -> list[str]:

@@ -16,6 +16,7 @@ from oxillama.server.exchange import Exchange, dumped
 from oxillama.server.failures import failure
 from oxillama.server.kinds import Record
 from oxillama.server.models import Chosen
+from oxillama.server.prompting import warned_of
 from oxillama.server.sse import HEADERS, Event, EventWriter, encoded
 
 __all__ = ["Dialect", "answered", "choices_of"]
@@ -72,6 +73,8 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -
             run = None
             try:
                 made = await exchange.elsewhere(lambda: prepare(make()))
+                if free := made.requests[0].free_tools:
+                    exchange.extra["X-Oxillama-Warnings"] = warned_of(name for name, _ in free)
                 place.expect(expected(made))
                 run, exchange.place = made, place
                 tally.max_tokens = run.ask.options.get("max_tokens")

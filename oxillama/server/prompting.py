@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from oxillama.chat import ChatTemplate
@@ -15,14 +15,12 @@ from oxillama.core.options import PromptOptions
 from oxillama.errors import TemplateVariableError
 from oxillama.server.custom import FaultOf, as_functions, plain_messages
 from oxillama.server.errors import bad_value
-from oxillama.server.exchange import Exchange
+from oxillama.server.exchange import Exchange, header_text
 from oxillama.server.fields import CHAT
 from oxillama.server.models import Chosen
 from oxillama.server.turns import renamed
 
-__all__ = ["conversation", "prompt_of", "requires_calls", "use_tools"]
-
-ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
+__all__ = ["conversation", "prompt_of", "requires_calls", "use_tools", "warned_of"]
 
 
 def conversation(
@@ -130,7 +128,7 @@ def use_tools(
     if isinstance(choice, Mapping):
         allowed, wanted = _chosen(choice)
     asked = [i for i, tool in enumerate(tools) if _is_asked(tool, wanted, allowed)]
-    options["tools"] = [_holdable(tool, i in asked, f"tools[{i}]", exchange, fault_of) for i, tool in enumerate(tools)]
+    options["tools"] = [_holdable(tool, i in asked, f"tools[{i}]", fault_of) for i, tool in enumerate(tools)]
     is_named = isinstance(choice, Mapping) and choice["type"] == "function"
     if is_named and wanted in ("auto", "required", "none"):
         wanted = "required"
@@ -166,19 +164,16 @@ def _is_asked(tool: Mapping[str, Any], wanted: str, allowed: list[str]) -> bool:
     return (own["name"] in allowed and wanted not in ("auto", "none")) or bool(own.get("strict"))
 
 
-def _holdable(tool: dict[str, Any], asked: bool, place: str, exchange: Exchange, fault_of: FaultOf) -> dict[str, Any]:
-    """The tool, or one with any arguments if no grammar can hold them and none asks for that; a header says so."""
-    function = dict(tool["function"])
-    function.pop("strict", None)
-    if "parameters" in function:
-        fault = fault_of("json_schema", json.dumps(function["parameters"]))
-        if fault:
-            if asked:
-                where = f"{place}.function.parameters"
-                raise bad_value(where, f"{where}: {fault}", "invalid_json_schema")
-            known = exchange.extra.get("X-Oxillama-Warnings", "")
-            name = function["name"].encode("ascii", "replace").decode()
-            text = f"{place}: the arguments of {name} are held to no schema"
-            exchange.extra["X-Oxillama-Warnings"] = f"{known}; {text}" if known else text
-            function["parameters"] = ANY_ARGUMENTS
+def _holdable(tool: dict[str, Any], asked: bool, place: str, fault_of: FaultOf) -> dict[str, Any]:
+    """The tool as templates print it. Raises ApiError if no grammar can hold its arguments and the request asks for
+    that; else they are free, which `warned_of` says."""
+    function = {name: value for name, value in tool["function"].items() if name != "strict"}
+    if asked and "parameters" in function and (fault := fault_of("json_schema", json.dumps(function["parameters"]))):
+        where = f"{place}.function.parameters"
+        raise bad_value(where, f"{where}: {fault}", "invalid_json_schema")
     return {"type": "function", "function": function}
+
+
+def warned_of(free: Iterable[str]) -> str:
+    """The header that names tools whose arguments are held to no schema."""
+    return header_text("; ".join(f"the arguments of {name:.64} are held to no schema" for name in free))

@@ -225,6 +225,12 @@ def test_calls_of_tools_are_a_column_of_json(engine):
     assert found["answer"] == [own.text, None]
     assert json.loads(found["answer_tool_calls"][0]) == [call.to_dict() for call in own.tool_calls] != []
     assert found["answer_tool_calls"][1] is None
+    unheld = {"name": "f", "parameters": {"properties": {"a": {"$ref": "https://example.org/a"}}}}
+    options = {"tools": [unheld], "tool_format": "hermes", "max_tokens": 2}
+    found = generate(messages="m", details=["warnings"], **options)({"m": [messages, None]})
+    ((said,), nothing) = found["answer_warnings"]
+    assert said.startswith("the arguments of the tool 'f' are held to no schema: ")
+    assert nothing is None
 
 
 def test_a_template_without_columns_is_for_every_row(engine):
