@@ -23,12 +23,10 @@ from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence
 
 if TYPE_CHECKING:
+    from oxillama.core.control_stops import ControlStopMatcher
     from oxillama.core.options import TextOptions
 
-__all__ = [
-    "GenerationRequest",
-    "StopMatcher",
-]
+__all__ = ["GenerationRequest", "StopMatcher"]
 
 
 class StopMatcher:
@@ -56,8 +54,11 @@ class StopMatcher:
         """Text that may be the beginning of a stop string."""
         return self._held
 
-    def push(self, piece: str) -> tuple[str, bool]:
-        """(text that is safe to show, whether a stop string was found: then that text is the last)."""
+    def push(self, piece: str, token: int | None = None) -> tuple[str, bool]:
+        """(text that is safe to show, whether a stop string was found: then that text is the last).
+
+        token: which the piece is the text of.
+        """
         if not self.stops:
             return piece, False
         text = self._held + piece
@@ -71,6 +72,10 @@ class StopMatcher:
                 return text[:start], False
         self._held = ""
         return text, False
+
+    def end(self, token: int) -> tuple[str, bool]:
+        """The text ends with a token that isn't part of it: what `push` gives for it."""
+        return "", False
 
     def flush(self) -> tuple[str, bool]:
         """The text ends here: what was held back, up to the leftmost stop string if there is one."""
@@ -116,7 +121,7 @@ class GenerationRequest(Request):
         sampler: Sampler,
         n_vocab: int,
         stream: TextStream,
-        stops: StopMatcher,
+        stops: StopMatcher | ControlStopMatcher,
         max_tokens: int,
         end_ids: Collection[int],
         scores: LogprobRecorder | None = None,
@@ -194,7 +199,7 @@ class GenerationRequest(Request):
             tokens.append(token)
             text = self._stream.push(token)
             if len(tokens) > self._stops_after:
-                text, stopped = self._stops.push(text)
+                text, stopped = self._stops.push(text, token)
                 self._stopped = self._stopped or stopped
             if self.reading is not None:
                 self.reading.forced()
@@ -249,7 +254,7 @@ class GenerationRequest(Request):
         tokens.append(token)
         text = self._stream.push(token)
         if len(tokens) > self._stops_after:
-            text, self._stopped = self._stops.push(text)
+            text, self._stopped = self._stops.push(text, token)
             if self._stopped:
                 self._last_text = text
                 if self.reading is not None:
@@ -277,7 +282,7 @@ class GenerationRequest(Request):
             if len(self.sequence.tokens) > self._stops_after:
                 text, self._stopped = self._stops.push(text)
         if not self._stopped and self._stops.stops:
-            held, self._stopped = self._stops.flush()
+            held, self._stopped = self._last_stop()
             text += held
         if self._stopped and reason == "length":
             reason = "stop"
@@ -288,6 +293,17 @@ class GenerationRequest(Request):
         else:
             self._put_divided(text, reason)
         return reason
+
+    def _last_stop(self) -> tuple[str, bool]:
+        """What stop strings hold back at the end, with the token that ended the text and isn't part of it."""
+        text, token = "", self.stop_reason
+        last = len(self.sequence.tokens) + 1
+        if isinstance(token, int) and token not in self._kept_ids and last > self._stops_after:
+            text, stopped = self._stops.end(token)
+            if stopped:
+                return text, True
+        rest, stopped = self._stops.flush()
+        return text + rest, stopped
 
     def _put_text(self, text: str) -> None:
         """A chunk of text as it comes."""
@@ -330,19 +346,6 @@ class GenerationRequest(Request):
             stop, end, usage, warnings = self.stop_reason, scores and scores.end, self.usage, self.warnings
         deltas = [] if tool_call_deltas is None else tool_call_deltas
         chunk = new_chunk(
-            text,
-            ids,
-            reason,
-            logprobs,
-            prompt,
-            self.number,
-            calls,
-            stop,
-            end,
-            usage,
-            reasoning,
-            deltas,
-            raw,
-            warnings,
-        )
+            text, ids, reason, logprobs, prompt, self.number, calls, stop, end, usage, reasoning, deltas, raw, warnings
+        )  # fmt: skip
         self.outbox.put(self.index, chunk)

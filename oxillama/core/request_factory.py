@@ -12,6 +12,7 @@ from blake3 import blake3
 from oxillama._util.lazy import lazy
 from oxillama._util.owned import OwnedCache
 from oxillama.chat.answer_reading import AnswerReading
+from oxillama.core.control_stops import ControlStopMatcher
 from oxillama.core.draft_options import NO_DRAFTS, DraftOptions
 from oxillama.core.draft_scheduler import BoundDrafts
 from oxillama.core.generation_request import GenerationRequest, StopMatcher
@@ -324,6 +325,21 @@ class RequestFactory:
             made.append(self.request(ids, own, outbox, name=name, index=index + i, number=i, leader=leader, echo=echo))
         return made
 
+    def _stops(
+        self, options: TextOptions, end_ids: Collection[int], shown: Collection[int]
+    ) -> tuple[StopMatcher | ControlStopMatcher, tuple[int, ...]]:
+        """Of the stop strings, and the tokens that end a text and stay in it.
+
+        shown: control tokens whose text is shown.
+        """
+        stop, keeps = options.stop, options.include_stop
+        kept = options.stop_token_ids if keeps else ()
+        if not stop or not any(map(self._tokenizer.control_texts.are_in, stop)):
+            return StopMatcher(stop, keeps=keeps), kept
+        texts = self._tokenizer.control_texts
+        named = [token for token in end_ids if texts.get(token) in stop] if keeps else []
+        return ControlStopMatcher(stop, texts, shown, keeps=keeps), (*kept, *named)
+
     def _reading(self, use: ToolUse) -> AnswerReading:
         """That of one text."""
         end = [] if use.reasoning_budget is None else use.end_of_reasoning(self._tokenizer)
@@ -357,16 +373,18 @@ class RequestFactory:
         scores = leader.scores.sibling() if leader and leader.scores else None
         if scores is None and (options.logprobs is not None or options.prompt_logprobs is not None):
             scores = LogprobRecorder(self._scorer, options.logprobs, options.prompt_logprobs)
+        shown = tools.delimiters(self._tokenizer) if tools else frozenset[int]()
+        stops, kept_ids = self._stops(options, end_ids, shown)
         return GenerationRequest(
             sequence,
             outbox,
             sampler=self._sampler(tokens[sequence.n_encoded :], options, end_ids, leader),
             n_vocab=self._n_vocab,
-            stream=self._tokenizer.stream(skip_special=True, shown=tools.delimiters(self._tokenizer) if tools else ()),
-            stops=StopMatcher(options.stop, keeps=options.include_stop),
+            stream=self._tokenizer.stream(skip_special=True, shown=shown),
+            stops=stops,
             max_tokens=max_tokens,
             end_ids=end_ids,
-            kept_ids=options.stop_token_ids if options.include_stop else (),
+            kept_ids=kept_ids,
             min_tokens=options.chain.config.min_tokens,
             scores=scores,
             number=number,

@@ -178,7 +178,7 @@ class Completion:
         them, and the `offset` of each says where it stood.
     speculation: what drafting did; None without a draft.
     stop_reason: what ended the text where finish_reason is "stop": the stop string, or the id of the token. Of stop
-        strings that begin in the same place it is the shortest.
+        strings that begin in the same place it is the shortest. One that is the token's text comes before its id.
     end: log-probability of the token that ended the text and is not in token_ids; None if there is none, or without
         logprobs.
     cached_tokens, reasoning_tokens: see `Usage`.

@@ -131,6 +131,9 @@ def test_rows_have_options_of_their_own(engine):
         assert found["answer"][i] == own.text
     assert found["answer_tokens"][:3] == [5, 9, 1]
     assert found["answer"][3] == engine.generate("The cat", max_tokens=12, seed=3, stop=" ").text
+    (user,) = engine.tokenize("<|user|>", add_special=False, parse_special=True)
+    mapper = generate(prompt="p", stop="<|user|>", logit_bias={user: 30.0}, max_tokens=5, details=["finish_reason"])
+    assert mapper({"p": ["The cat"]}) == {"p": ["The cat"], "answer": [""], "answer_finish_reason": ["stop"]}
     assert found["answer"][0] != found["answer"][1]
 
 
