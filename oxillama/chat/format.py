@@ -1,6 +1,6 @@
 """Chat formats: how a model writes reasoning, content and calls of tools, recognised from its chat template."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -159,7 +159,7 @@ class ChatFormat:
 
     def parser(
         self,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
         generation_prompt: str = "",
         parallel_tool_calls: bool | None = None,
         *,
@@ -197,7 +197,7 @@ class ChatFormat:
 
     def grammar(
         self,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
         choice: str | Mapping[str, Any] = "auto",
         *,
         parallel_tool_calls: bool = False,
@@ -242,7 +242,9 @@ class ChatFormat:
             free=free,
         )
 
-    def faults(self, tools: Sequence[Mapping[str, Any]], mode: SchemaMode = "generate") -> dict[str, str]:
+    def faults(
+        self, tools: Sequence[Mapping[str, Any] | Callable[..., Any]], mode: SchemaMode = "generate"
+    ) -> dict[str, str]:
         """Why no grammar can hold the arguments of tools, by their names; those that one can hold are left out."""
         return argument_faults(self.layout, read_tools(tools), mode)
 

@@ -14,6 +14,7 @@ from oxillama._util.checks import check_bool, check_type
 from oxillama._util.pickling import with_fields
 from oxillama.chat.capabilities import Capabilities
 from oxillama.chat.continuation import check_continuation, continued
+from oxillama.chat.functions import described_tools
 from oxillama.chat.messages import checked_messages
 from oxillama.chat.presence import check_arguments, check_presence
 from oxillama.chat.recast import recasts
@@ -104,7 +105,7 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool | str = False,
         reasoning_effort: str | None = None,
@@ -120,7 +121,7 @@ class ChatTemplate:
                 are joined with newlines, or a str becomes one part; arguments of calls become objects or JSON text; a
                 developer's message becomes one of the system, and the system's the beginning of the next one of the
                 user; ``reasoning_content``, ``reasoning`` or ``thinking`` stand under the names that it reads.
-            tools: JSON descriptions of functions that the model may call; an empty list is left out.
+            tools: functions that the model may call, or JSON descriptions of them; an empty list is left out.
             add_generation_prompt: end with what opens the assistant's turn; by default where no message is continued.
             continue_final_message: end within the last message, which the assistant began: True, or the field to go on
                 from, "content" or "reasoning_content".
@@ -140,15 +141,16 @@ class ChatTemplate:
         check_bool("add_generation_prompt", ends_open)
         if field is not None and ends_open:
             raise ConfigError("add_generation_prompt and continue_final_message are both given: give one of them")
-        check_tools(tools)
+        described: Sequence[Mapping[str, Any]] | None = described_tools(tools)
+        check_tools(described)
         if now is not None:
             check_type("now", now, datetime.datetime)
         check_variables(variables, self.variables)
         if reasoning_effort is not None:
             variables |= effort_variable(reasoning_effort, self.variables)
         with self._spending(now) as spent:
-            spent.size([variables, given, tools])  # refuses values that contain themselves, and remembers sizes
-            rendering = _Rendering(self, tools or None, variables)
+            spent.size([variables, given, described])  # refuses values that contain themselves, and remembers sizes
+            rendering = _Rendering(self, described or None, variables)
             return rendering.prompt(given, ends_open) if field is None else rendering.continued(given, field)
 
     def generation_prompt(

@@ -12,10 +12,9 @@ from blake3 import blake3
 from oxillama._util.lazy import lazy
 from oxillama._util.owned import OwnedCache
 from oxillama.chat.answer_reading import AnswerReading
-from oxillama.core.control_stops import ControlStopMatcher
 from oxillama.core.draft_options import NO_DRAFTS, DraftOptions
 from oxillama.core.draft_scheduler import BoundDrafts
-from oxillama.core.generation_request import GenerationRequest, StopMatcher
+from oxillama.core.generation_request import ControlStopMatcher, GenerationRequest, StopMatcher
 from oxillama.core.logprobs import LogprobComputer, LogprobRecorder
 from oxillama.core.options import TextOptions
 from oxillama.core.prompts import check_length, check_tokens

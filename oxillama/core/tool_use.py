@@ -11,6 +11,7 @@ from oxillama._util.json_fields import Fields
 from oxillama.chat.call_grammar import AnswerGrammar
 from oxillama.chat.dispatch import read_tools
 from oxillama.chat.format import ChatFormat, chosen_tools, is_open
+from oxillama.chat.functions import described_tools
 from oxillama.chat.grammar_parts import END
 from oxillama.chat.harmony import BEGIN, MESSAGE
 from oxillama.chat.harmony import END as MESSAGE_END
@@ -58,7 +59,7 @@ class ToolUse:
 
     format: how the model writes them, a `ChatFormat`, a `ToolFormat` or the name of one. first_id: number of the first
     call.
-    tools: descriptions of functions; calls are held to their names and schemas. None holds to nothing.
+    tools: functions, or descriptions of them; calls are held to their names and schemas. None holds to nothing.
     choice: "auto" leaves it to the model whether it says something or calls, and all calls come last; "required" are
         calls alone; the name of a tool is one call of it.
     parallel: whether several calls may come in a row.
@@ -71,7 +72,7 @@ class ToolUse:
 
     format: ChatFormat | ToolFormat | str
     first_id: int = 0
-    tools: Sequence[Mapping[str, Any]] | None = None
+    tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None
     choice: str = "auto"
     parallel: bool = True
     prompt: str = ""
@@ -83,7 +84,8 @@ class ToolUse:
             raise ConfigError("tool_use.format must be a ChatFormat, a ToolFormat or the name of one, not None")
         object.__setattr__(self, "format", find_format(self.format))
         check_int("tool_use.first_id", self.first_id, 0, MAX_CALLS)
-        names = () if self.tools is None else tuple(read_tools(self.tools))
+        described: Sequence[Mapping[str, Any]] | None = described_tools(self.tools)
+        names = () if described is None else tuple(read_tools(described))
         check_choice("tool_use.choice", self.choice, ("auto", "required", *names) if names else ("auto",))
         check_bool("tool_use.parallel", self.parallel)
         if not isinstance(self.prompt, str):
@@ -96,8 +98,8 @@ class ToolUse:
                     "reasoning_budget is given, and it isn't known how the model writes reasoning: give "
                     "reasoning=ReasoningFormat(begin, end) too"
                 )
-        if self.tools is not None:  # frozen, so that they can't be changed
-            object.__setattr__(self, "tools", _frozen(self.tools))
+        if described is not None:  # frozen, so that they can't be changed
+            object.__setattr__(self, "tools", _frozen(described))
 
     @property
     def _form(self) -> ChatFormat:

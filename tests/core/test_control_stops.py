@@ -5,7 +5,7 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oxillama.core.control_stops import ControlStopMatcher
+from oxillama.core.generation_request import ControlStopMatcher
 from oxillama.tokenizer.control_texts import ControlTexts
 from tests.core.stop_strings import TEXT, search
 
