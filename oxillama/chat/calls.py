@@ -15,6 +15,7 @@ __all__ = [
     "assistant_message",
     "call_id",
     "call_text",
+    "has_halves",
     "is_shallow",
     "read_argument_object",
     "read_json",
@@ -78,18 +79,15 @@ def call_id(number: int) -> str:
     return f"call{number % 100_000:05d}"
 
 
-def read_json(text: str) -> Any:
+def read_json(text: str, *, halves: bool = False) -> Any:
     """JSON as Python values. Raises ValueError for ambiguous or invalid text: keys that come twice, numbers that no
-    float can hold, halves of surrogate pairs, too deep nesting."""
+    float can hold, halves of surrogate pairs (which `halves` lets through), too deep nesting."""
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
     except RecursionError:
         raise ValueError("it nests too deeply") from None
-    if "\\u" in text:
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError("a string holds half of a surrogate pair") from None
+    if not halves and "\\u" in text and has_halves(value):
+        raise ValueError("a string holds half of a surrogate pair")
     return value
 
 
@@ -123,6 +121,15 @@ def call_text(name: str, arguments: str) -> str:
     arguments: as the model wrote them, JSON or not.
     """
     return f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def has_halves(value: Any) -> bool:
+    """Whether a string of a value of JSON holds half of a surrogate pair, which is no text."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

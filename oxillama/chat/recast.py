@@ -11,7 +11,7 @@ from typing import Any
 from oxillama.chat.calls import call_text
 from oxillama.chat.capabilities import with_text_arguments
 from oxillama.chat.messages import PART_SEPARATOR, REASONING_FIELDS, called, joined, texts_of
-from oxillama.chat.repairs import both, later_systems_moved, without_system
+from oxillama.chat.repairs import both, system_in_turns, without_system
 
 __all__ = ["recasts"]
 
@@ -33,7 +33,7 @@ def recasts(messages: Sequence[Message]) -> Iterator[list[Message]]:
 def _one_by_one(messages: Sequence[Message]) -> list[Message]:
     """Each of several calls in a message of its own, with its results."""
     found: list[Message] = []
-    for message, results in _with_results(later_systems_moved(messages)):
+    for message, results in _with_results(system_in_turns(messages)):
         calls = message.get("tool_calls", ())
         if len(calls) < 2:
             found += [message, *results]
@@ -119,7 +119,7 @@ def _separated(text: str) -> Callable[[Sequence[Message]], list[Message]]:
 
 def _as_text(messages: Sequence[Message]) -> list[Message]:
     """Calls as text of the answers, and results as text of the user."""
-    return _taking_turns([_plain(message) for message in later_systems_moved(messages)])
+    return _taking_turns([_plain(message) for message in system_in_turns(messages)])
 
 
 def _as_text_alone(messages: Sequence[Message]) -> list[Message]:
@@ -146,7 +146,7 @@ def _as_user(result: Message) -> Message:
 
 
 _FORMS = (
-    later_systems_moved,
+    system_in_turns,
     without_system,
     _one_by_one,
     _without_lone_results,

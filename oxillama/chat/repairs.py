@@ -7,9 +7,9 @@ from typing import Any
 
 from oxillama.chat.calls import call_id, call_text, read_argument_object
 from oxillama.chat.capabilities import RAW, Capabilities, with_reasoning
-from oxillama.chat.messages import PART_SEPARATOR, REASONING_FIELDS, as_part, called, joined
+from oxillama.chat.messages import PART_SEPARATOR, REASONING_FIELDS, as_part, called, joined, texts_of
 
-__all__ = ["both", "in_form", "later_systems_moved", "without_system"]
+__all__ = ["both", "in_form", "system_in_turns", "without_system"]
 
 Message = dict[str, Any]
 _Ids = tuple[Any, Any]  # id and name of a call
@@ -37,8 +37,8 @@ def in_form(messages: Sequence[Message], able: Capabilities) -> tuple[list[Messa
 
 
 def _with_roles(messages: Sequence[Message], able: Capabilities) -> list[Message]:
-    """A developer's message as that of the system, and the system's in the next one of the user, where the template
-    knows none."""
+    """A developer's message as that of the system, and the system's in those of other roles, where the template knows
+    none."""
     found: list[Message] = []
     for message in messages:
         if message["role"] != "developer" or able.developer:
@@ -47,18 +47,55 @@ def _with_roles(messages: Sequence[Message], able: Capabilities) -> list[Message
             found[-1] = message | {"role": "system", "content": both(found[-1]["content"], message["content"])}
         else:
             found.append(message | {"role": "system"})
-    return found if able.system else list(_moved(found, ("system",)))
+    return found if able.system else list(_moved(system_in_turns(found), ("system",)))
 
 
 def without_system(messages: Sequence[Message]) -> list[Message]:
-    """Messages with those of system and developer at the beginning of the next one of the user."""
-    return list(_moved(messages, _SYSTEM))
+    """Messages with those of system and developer in those of other roles."""
+    return list(_moved(system_in_turns(messages), _SYSTEM))
 
 
-def later_systems_moved(messages: Sequence[Message]) -> list[Message]:
-    """Messages with those of system and developer at the beginning of the next one of the user, but for the first."""
-    n = next((i for i, message in enumerate(messages) if message["role"] not in _SYSTEM), len(messages))
-    return [*messages[:n], *_moved(messages[n:], _SYSTEM)]
+def system_in_turns(messages: Sequence[Message]) -> list[Message]:
+    """Messages with one of the system at the beginning at most, for templates that know none in the midst.
+
+    Those that begin the conversation are joined. A later one stands in the user's message behind it, or else in the
+    last one of the user or of a tool before it, between marks that say whose it is: so no turn is added, and what was
+    said stays where it was when the conversation goes on.
+    """
+    found: list[Message] = []
+    waiting: list[Message] = []
+    for message in messages:
+        if message["role"] not in _SYSTEM:
+            if message["role"] == "user" and waiting:
+                message = message | {"content": both(_marked(waiting), message["content"])}
+            elif waiting:
+                _attach(found, waiting)
+            waiting = []
+            found.append(message)
+        elif len(found) == 1 and found[0]["role"] in _SYSTEM:
+            found[0] = found[0] | {"content": both(found[0]["content"], message["content"])}
+        elif found:
+            waiting.append(message)
+        else:
+            found.append(message)
+    if waiting:
+        _attach(found, waiting)
+    return found
+
+
+def _attach(found: list[Message], waiting: Sequence[Message]) -> None:
+    """Puts the system's messages into the last one that isn't the assistant's, or into one of the user's own."""
+    last = found[-1]
+    if last["role"] in ("user", "tool"):
+        found[-1] = last | {"content": both(last["content"], _marked(waiting))}
+    else:
+        found.append({"role": "user", "content": _marked(waiting)})
+
+
+def _marked(messages: Sequence[Message]) -> str:
+    """The text of the system's messages in one of another role."""
+    text = PART_SEPARATOR.join(part for message in messages for part in texts_of(message["content"]))
+    return f"<system>{PART_SEPARATOR}{text}{PART_SEPARATOR}</system>"
 
 
 def _moved(messages: Sequence[Message], roles: tuple[str, ...]) -> Iterator[Message]:

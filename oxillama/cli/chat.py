@@ -137,7 +137,7 @@ def piped(dialogue: Dialogue) -> bool:
     """Answers the lines of standard input; whether all of them have a whole answer."""
     fine = True
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # as other commands read it
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")  # as other commands read it
     for n, line in enumerate(sys.stdin, 1):
         if is_unicode(line):
             goes_on, whole = obey(dialogue, line)

@@ -20,7 +20,7 @@ from oxillama.core.tool_use import AnswerOptions, ToolUse, tool_use_of
 from oxillama.errors import ChatTemplateError, ConfigError
 from oxillama.tokenizer import Tokenizer
 
-__all__ = ["chat_ids", "chat_prompt", "infill_prompt", "owner_of", "reading_of", "template_for"]
+__all__ = ["chat_ids", "chat_prompt", "chat_text", "infill_prompt", "owner_of", "reading_of", "template_for"]
 
 _CONTROL_TEXTS: WeakKeyDictionary[Tokenizer, tuple[str, ...]] = WeakKeyDictionary()
 _ANSWER_OPTIONS = tuple(field.name for field in fields(AnswerOptions) if field.name != "tools")
@@ -124,6 +124,17 @@ def chat_ids(
     ContextOverflowError for far more tokens than that.
     """
     return _ids_and_text(tokenizer, messages, options, context_size)[0]
+
+
+def chat_text(tokenizer: Tokenizer, messages: Messages, options: Mapping[str, Any]) -> str:
+    """The prompt as text, from which `Tokenizer.encode` with control tokens makes its ids.
+
+    The token that begins a text is left out where the tokenizer adds it by itself. Raises what `chat_ids` raises.
+    """
+    text = _ids_and_text(tokenizer, messages, options, None)[1]
+    if tokenizer.add_bos and tokenizer.bos_id is not None:
+        text = text.removeprefix(tokenizer.id_to_token(tokenizer.bos_id))
+    return text
 
 
 def _ids_and_text(

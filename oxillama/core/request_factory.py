@@ -266,7 +266,8 @@ class RequestFactory:
         if len(ids) > self._context_size:
             raise ContextOverflowError(
                 f"{name} has {len(ids)} tokens and context_size is {self._context_size}: shorten it, or load with a "
-                "larger context_size"
+                "larger context_size",
+                len(ids),
             )
         return ids
 
@@ -281,7 +282,8 @@ class RequestFactory:
             output = ", which must also hold the output" if max_tokens != 0 else ""
             raise ContextOverflowError(
                 f"{name} has {n_prompt} tokens and context_size is {self._context_size}{output}: shorten the "
-                "prompt, or load with a larger context_size"
+                "prompt, or load with a larger context_size",
+                n_prompt,
             )
         if max_tokens is not None:
             return min(room, max_tokens)

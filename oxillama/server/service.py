@@ -17,9 +17,11 @@ from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError
 from oxillama.server.auth import keys_of
 from oxillama.server.config import ServerConfig
+from oxillama.server.left_out import LeftOut
 from oxillama.server.limits import Gate
 from oxillama.server.metrics import ServerMetrics
 from oxillama.server.models import Models
+from oxillama.server.residence import Residence
 
 __all__ = ["Service"]
 
@@ -55,8 +57,10 @@ class Service:
     def __init__(self, models: Models, config: ServerConfig) -> None:
         self.models, self.config = models, config
         self.keys, self.admins = keys_of(config)
+        self.residence = Residence(models)
         self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
+        self.left_out = LeftOut(self.metrics)
         self.secret = os.urandom(32)
         if config.tool_format not in (None, "text"):
             find_format(config.tool_format)  # raises for a name of none
@@ -116,6 +120,7 @@ class Service:
 
     async def close(self) -> None:
         """Gives back threads and models."""
+        self.residence.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self.models.close()
 

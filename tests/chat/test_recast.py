@@ -71,7 +71,7 @@ CALLED = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
     ([USER, AGAIN | {"content": PARTS}], "<u>hello\nx\ny</u><a>"),
     ([USER, ANSWER, ANSWER, AGAIN], "<u>hello</u><a>so\nso</a><u>again</u><a>"),
     ([USER, ANSWER | {"content": ""}, ANSWER, AGAIN], "<u>hello</u><a>so</a><u>again</u><a>"),
-    ([SYSTEM, USER, SYSTEM, AGAIN], "<s>careful</s><u>hello\ncareful\nagain</u><a>"),
+    ([SYSTEM, USER, SYSTEM, AGAIN], "<s>careful</s><u>hello\n<system>\ncareful\n</system>\nagain</u><a>"),
     ([USER, result(), AGAIN], f"<u>hello\n{RESULT}\nagain</u><a>"),
 ])  # fmt: skip
 def test_turns(messages, expected):
@@ -116,9 +116,9 @@ def test_an_answer_without_a_word():
 def test_systems_in_the_middle():
     template = ChatTemplate(SYSTEM_FIRST)
     assert template.render([SYSTEM, USER, ANSWER, SYSTEM, AGAIN]) == (
-        "<s>careful</s><u>hello</u><a>so</a><u>careful\nagain</u><a>"
+        "<s>careful</s><u>hello</u><a>so</a><u><system>\ncareful\n</system>\nagain</u><a>"
     )
-    assert template.render([SYSTEM, SYSTEM, USER]) == "<u>careful\ncareful\nhello</u><a>"
+    assert template.render([SYSTEM, SYSTEM, USER]) == "<s>careful\ncareful</s><u>hello</u><a>"
 
 
 @pytest.mark.parametrize(("messages", "expected"), [

@@ -222,12 +222,52 @@ def test_the_system_begins_the_next_message_where_a_template_knows_none(source):
     assert template.render([system, USER, answer, USER]) == "<u>careful\nhello</u><a>a</a><u>hello</u><a>"
     assert template.render([{"role": "developer", "content": "careful"}, USER]) == "<u>careful\nhello</u><a>"
     assert template.render([system, system | {"content": "kind"}, USER]) == "<u>careful\nkind\nhello</u><a>"
-    assert template.render([USER, answer, system, USER]) == "<u>hello</u><a>a</a><u>careful\nhello</u><a>"
+    within = "<system>\ncareful\n</system>"
+    assert template.render([USER, answer, system, USER]) == f"<u>hello</u><a>a</a><u>{within}\nhello</u><a>"
+    assert template.render([USER, system]) == f"<u>hello\n{within}</u><a>"
     assert template.render([system]) == "<u>careful</u><a>"
     assert template.render([system, answer]) == "<u>careful</u><a>a</a><a>"
     parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
     assert template.render([system, {"role": "user", "content": parts}]) == "<u>careful\nx\ny</u><a>"
     assert template.render([system | {"content": parts}, USER]) == "<u>x\ny\nhello</u><a>"
+
+
+MIDST = [
+    # the template's branch for the system, and how one in the midst is then printed
+    ("<s>{{ m.content }}</s>", "<s>s</s><u>hello</u><a>a</a><s>note</s><u>hello</u><a>"),
+    ("{% if loop.first %}<s>{{ m.content }}</s>{% endif %}", None),
+    ("{% if loop.first %}<s>{{ m.content }}</s>{% else %}{{ raise_exception('only first') }}{% endif %}", None),
+]
+
+
+@pytest.mark.parametrize(("branch", "printed"), MIDST)
+def test_a_system_message_in_the_midst(branch, printed):
+    template = ChatTemplate(by_role(system=branch, user="<u>{{ m.content }}</u>", assistant="<a>{{ m.content }}</a>"))
+    system, note = ({"role": "system", "content": text} for text in ("s", "note"))
+    answer = {"role": "assistant", "content": "a"}
+    within = "<system>\nnote\n</system>"
+    wanted = printed or f"<s>s</s><u>hello</u><a>a</a><u>{within}\nhello</u><a>"
+    assert template.render([system, USER, answer, note, USER]) == wanted
+    if printed is None:
+        # what was said stays where it was when the conversation goes on
+        begun = template.render([system, USER, note], add_generation_prompt=False)
+        assert begun == f"<s>s</s><u>hello\n{within}</u>"
+        assert template.render([system, USER, note, answer, USER]).startswith(begun)
+        assert template.render([system, note, USER]) == "<s>s\nnote</s><u>hello</u><a>"
+        parts = note | {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+        assert "<system>\na\nb\n</system>" in template.render([system, USER, parts])
+
+
+def test_a_system_message_between_a_call_and_what_follows():
+    branches = {
+        "user": "<u>{{ m.content }}</u>",
+        "assistant": "<a>{{ m.content }}</a>",
+        "tool": "<t>{{ m.content }}</t>",
+    }
+    first = "{% if loop.first %}<s>{{ m.content }}</s>{% endif %}"
+    note = {"role": "system", "content": "note"}
+    said = ChatTemplate(by_role(system=first, **branches)).render([USER, called(), result(), note])
+    assert said == "<u>hello</u><a></a><t>sunny\n<system>\nnote\n</system></t><a>"
 
 
 def test_a_system_message_that_is_printed_at_times():

@@ -50,6 +50,10 @@ def test_any_call_is_taken_back(templated, source):
             found = client.post(CHAT, messages=[HI, answer, *rest], tools=[TOOL], max_tokens=1)
             assert found.status == 200, (one, found.body)
         function = one["function"]
+        named = {"role": "tool", "tool_name": function["name"], "content": "error"}
+        asked = {"model": "tiny", "stream": False, "options": {"num_predict": 1}}
+        found = client.post("/api/chat", **asked, messages=[HI, {"role": "assistant", "tool_calls": [one]}, named, HI])
+        assert found.status == 200, (one, found.body)
         text = function.get("arguments", "")
         if isinstance(text, str):
             item = {"type": "function_call", "call_id": one.get("id", "x"), "name": function["name"], "arguments": text}

@@ -51,15 +51,6 @@ def test_unknown_fields_of_parts_are_named_with_their_place(client):
     assert (error["param"], error["code"]) == ("messages[1].content[0].txt", "unknown_parameter")
 
 
-def test_a_lenient_server_leaves_unknown_fields_out_and_says_so(configured):
-    client = configured(lenient=True)
-    answer = client.post(
-        "/v1/completions", prompt="Once", max_tokens=1, temprature=1, stream_options=None, temperature=5
-    )
-    assert answer.status == 200
-    assert answer.headers["x-ignored-parameters"] == "temprature"
-
-
 @pytest.mark.parametrize("name", [f.name for f in CHAT.fields if f.rule == "refuse"])
 def test_refused_fields_say_that_they_are(client, name):
     answer = client.post("/v1/chat/completions", {"messages": HI, name: {"x": 1}})
@@ -112,7 +103,6 @@ BODIES = {
     b"\xff{}": "invalid_json",
     b'{"prompt": "a", "prompt": "b"}': "invalid_json",
     b'{"prompt": "a", "temperature": NaN}': "invalid_json",
-    b'{"prompt": "\\ud800"}': "invalid_json",
     b'{"prompt": ' + b"[" * 100_000: "invalid_json",
     b'{"prompt": ' + b"[" * 400 + b"]" * 400 + b"}": "invalid_value",
     b'{"prompt": ' + b"9" * 5000 + b"}": "invalid_json",

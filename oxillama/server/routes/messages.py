@@ -17,7 +17,7 @@ from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.routes.chat import read_translated
 from oxillama.server.routes.responses import count_tokens
-from oxillama.server.sse import Event
+from oxillama.server.sse import Event, ServerSentEvents
 from oxillama.server.turns import Translated, Turns, text_of, tool_names
 
 __all__ = ["count_message_tokens", "messages"]
@@ -87,7 +87,7 @@ def as_chat(values: Mapping[str, Any]) -> Translated:
             form, names = values["output_format"], {**NAMES, "response_format": "output_format"}
     if form is not None:
         chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": form["schema"]}}
-    return Translated(chat, {**turns.names, **tool_names(values.get("tools", ()), "input_schema"), **names})
+    return Translated(chat, {**turns.names, **tool_names(values.get("tools", []), "input_schema"), **names})
 
 
 def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,6 +124,7 @@ def turns_of(values: Mapping[str, Any]) -> Turns:
 class MessageDialect:
     """A message, and its events: blocks that follow one another, each opened, filled and closed."""
 
+    stream_format = ServerSentEvents(b'event: ping\ndata: {"type": "ping"}\n\n')
     tail = b""
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
