@@ -77,8 +77,9 @@ class Capabilities:
 
     @property
     def tools(self) -> bool:
-        """Whether descriptions of tools are printed."""
-        return self._kept("tools", lambda: _FIRST in self._render([_QUESTION], [_TOOL]))
+        """Whether descriptions of tools are printed, if only beside a system message."""
+        conversations = [_QUESTION], [{"role": "system", "content": "system"}, _QUESTION]
+        return self._kept("tools", lambda: any(_FIRST in self._render(said, [_TOOL]) for said in conversations))
 
     @property
     def calls(self) -> bool:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from oxillama._util.checks import check_bool, check_type
 from oxillama._util.pickling import with_fields
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from oxillama.chat.budget import Budget
     from oxillama.chat.sandbox import SandboxEnvironment
 
-__all__ = ["ChatTemplate", "probing"]
+__all__ = ["ChatTemplate", "Prints", "check_tools", "probing"]
 
 Make = Callable[[Sequence[dict[str, Any]]], str]  # the prompt of messages
 _LOG = logging.getLogger("oxillama")
@@ -47,6 +47,13 @@ def probing() -> Iterator[None]:
         yield
     finally:
         _PROBING.reset(token)
+
+
+class Prints(NamedTuple):
+    """What a template prints: the descriptions of tools; calls in messages of the assistant, and what they returned."""
+
+    tools: bool
+    calls: bool
 
 
 class ChatTemplate:
@@ -172,6 +179,19 @@ class ChatTemplate:
         same = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, before, strict=False))
         return prompt[sum(1 for _ in same) :]
 
+    def prints(self, variables: Mapping[str, Any] | None = None) -> Prints:
+        """Which parts of a conversation with tools the template prints, given these variables if it needs them.
+
+        Found by rendering short conversations, once for each template. One that prints no message, or exceeds its
+        bounds, isn't known to leave out tools.
+        """
+        try:
+            with self._spending():
+                able = capabilities_of(self, variables or {})
+                return Prints(able.tools or not able.plain, able.calls and able.prints("tool"))
+        except ChatTemplateError:
+            return Prints(tools=True, calls=True)
+
     def thinking(self, on: bool) -> dict[str, Any]:
         """The variable, with its value, that lets the model think or not: ``{"enable_thinking": False}`` for many.
 
@@ -239,9 +259,7 @@ class _Rendering:
         self._template = template
         self._variables = {**variables, **({"tools": list(tools)} if tools else {})}
         self._wrong: set[str] = set()  # arguments of calls that are no JSON objects, of the last rendering
-        self._able = self._capabilities({})
-        if variables and not self._able.plain:  # it may need them
-            self._able = self._capabilities(variables)
+        self._able = capabilities_of(template, variables)
         if tools:
             self._warn_without("tools", "the model will not know of them")
 
@@ -251,13 +269,6 @@ class _Rendering:
         if what not in warned and not _PROBING.get() and not getattr(self._able, what):
             warned.add(what)
             _LOG.warning("the chat template doesn't print %s: %s", what, so)
-
-    def _capabilities(self, extra: Mapping[str, Any]) -> Capabilities:
-        known = self._template._compiled.known
-        if len(known) >= _MAX_KNOWN:
-            known.clear()
-        found = known.setdefault(tuple(sorted(extra)), {})
-        return Capabilities(found, partial(self._template._probe, extra))
 
     def prompt(self, messages: Sequence[dict[str, Any]], ends_open: bool) -> str:
         """The prompt of all messages. Raises MessageError for one that isn't in it."""
@@ -312,6 +323,20 @@ class _Rendering:
             self._warn_without("calls", "those of earlier answers are left out of the prompt")
         budget.get().size(found)
         return self._template._output({"messages": found, "add_generation_prompt": ends_open, **self._variables})
+
+
+def capabilities_of(template: ChatTemplate, variables: Mapping[str, Any]) -> Capabilities:
+    """What the template can print; with these variables, if it prints nothing without them."""
+
+    def known_of(extra: Mapping[str, Any]) -> Capabilities:
+        known = template._compiled.known
+        if len(known) >= _MAX_KNOWN:
+            known.clear()
+        found = known.setdefault(tuple(sorted(extra)), {})
+        return Capabilities(found, partial(template._probe, extra))
+
+    able = known_of({})
+    return known_of(variables) if variables and not able.plain else able
 
 
 def _tried(render: Callable[[], str]) -> str:

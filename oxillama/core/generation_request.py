@@ -18,7 +18,6 @@ from oxillama.core.logprobs import LogprobRecorder
 from oxillama.core.options import StoppingCriterion, is_met
 from oxillama.core.request import Request, ResultQueue
 from oxillama.core.results import FinishReason, Usage, new_chunk, new_text, new_usage
-from oxillama.core.tool_use import free_tool_warning
 from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence
 from oxillama.tokenizer.control_texts import ControlTexts
@@ -208,6 +207,7 @@ class GenerationRequest(Request):
         min_tokens: int = 0,
         kept_ids: Collection[int] = (),
         free_tools: tuple[tuple[str, str], ...] = (),
+        warnings: list[str] | None = None,
         **held: Any,
     ) -> None:
         """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `reading` finds
@@ -216,8 +216,8 @@ class GenerationRequest(Request):
         `n_vocab`: length of a row. `number`: which of the completions of its prompt it is. `speculation`: None if
         there are no drafts. `options`: what it was made of, for snapshots. `criteria` end the text. `echo`: what stands
         before it. `min_tokens`: before, neither stop strings nor criteria end it. `kept_ids`: of the tokens that end
-        it, those that stay in it. `free_tools`: tools whose arguments no grammar holds, and why;
-        `warnings` says it in sentences.
+        it, those that stay in it. `free_tools`: tools whose arguments no grammar holds, and why.
+        `warnings`: what of its options couldn't be done.
         """
         super().__init__(sequence, outbox, **held)
         self.options = options
@@ -246,7 +246,7 @@ class GenerationRequest(Request):
         self._echo = echo
         self.stop_reason: str | int | None = None
         self.free_tools = free_tools
-        self.warnings = [free_tool_warning(name, reason) for name, reason in free_tools] if free_tools else []
+        self.warnings = [] if warnings is None else warnings
 
     @property
     def usage(self) -> Usage:

@@ -19,7 +19,7 @@ from oxillama.core.logprobs import LogprobComputer, LogprobRecorder
 from oxillama.core.options import TextOptions
 from oxillama.core.prompts import check_length, check_tokens
 from oxillama.core.request import ResultQueue
-from oxillama.core.tool_use import HeldText, ToolUse
+from oxillama.core.tool_use import HeldText, ToolUse, warnings_of
 from oxillama.drafts.draft import Target
 from oxillama.errors import ConfigError, ContextOverflowError, GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
@@ -341,10 +341,11 @@ class RequestFactory:
         named = [token for token in end_ids if texts.get(token) in stop] if keeps else []
         return ControlStopMatcher(stop, texts, shown, keeps=keeps), (*kept, *named)
 
-    def _reading(self, use: ToolUse) -> AnswerReading:
-        """That of one text."""
+    def _reading(self, use: ToolUse, options: TextOptions) -> AnswerReading:
+        """The reading of one text."""
         end = [] if use.reasoning_budget is None else use.end_of_reasoning(self._tokenizer)
-        return AnswerReading(use.parser, use.reasoning_budget, end)
+        parser = use.parser_of(constrained=options.chain.config.constraint is not None)
+        return AnswerReading(parser, use.reasoning_budget, end)
 
     def request(
         self, ids: list[int], options: TextOptions, outbox: ResultQueue, *, name: str = "prompt", number: int = 0,
@@ -390,9 +391,10 @@ class RequestFactory:
             scores=scores,
             number=number,
             criteria=options.stopping_criteria,
-            reading=self._reading(tools) if tools else None,
+            reading=self._reading(tools, options) if tools else None,
             speculation=self._drafts.speculation(drafts) if drafts.draft else None,
             free_tools=() if bound is None else bound.free,
+            warnings=None if tools is None else warnings_of(tools, bound),
             leader=leader,
             cancel_token=options.cancel_token,
             time_limit=serving.time_limit,

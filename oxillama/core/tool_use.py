@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -30,10 +30,10 @@ __all__ = [
     "HeldText",
     "ToolUse",
     "check_tool_use",
-    "free_tool_warning",
     "read_tool_use",
     "tool_use_of",
     "tools_state",
+    "warnings_of",
 ]
 
 MAX_CALLS = 1 << 30
@@ -66,6 +66,7 @@ class ToolUse:
     prompt: the end of the prompt, which may have opened the reasoning.
     reasoning: "auto" for the format's own marks, "none" to leave reasoning in the text, or a `ReasoningFormat`.
     reasoning_budget: so many tokens of reasoning at most; then its end is written in the model's place. None for all.
+    note: what a caller should know of how the tools are shown to the model; "" for nothing.
 
     Raises ConfigError for other values.
     """
@@ -78,6 +79,7 @@ class ToolUse:
     prompt: str = ""
     reasoning: str | ReasoningFormat = "auto"
     reasoning_budget: int | None = None
+    note: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.format is None:
@@ -210,9 +212,18 @@ class ToolUse:
     @property
     def parser(self) -> ChatParser:
         """A new one, for one text."""
-        reasoning = self.reasoning if self.reasoning == "none" and self._marks else self._marks
+        return self.parser_of(constrained=False)
+
+    def parser_of(self, *, constrained: bool) -> ChatParser:
+        """A parser of one text. constrained: a grammar, schema, pattern or choices say what its content is, so that
+        JSON in it is no call."""
         return self._form.parser(
-            self._described, self.prompt, reasoning=reasoning, first_id=self.first_id, must_call=self.choice != "auto"
+            self._described,
+            self.prompt,
+            reasoning=self.reasoning if self.reasoning == "none" and self._marks else self._marks,
+            first_id=self.first_id,
+            must_call=self.choice != "auto",
+            bare=not constrained,
         )
 
     def delimiters(self, tokenizer: Tokenizer) -> frozenset[int]:
@@ -230,10 +241,13 @@ class ToolUse:
         return [] if marks is None else tokenizer.encode(marks.end, add_special=False, parse_special=True)
 
 
-def free_tool_warning(name: str, reason: str) -> str:
-    """What a completion says of a tool whose arguments may be any object."""
-    reason = reason.removeprefix(f"the parameters of the tool {name!r}: ")
-    return f"the arguments of the tool {name!r:.80} are held to no schema: {reason:.400}"
+def warnings_of(use: ToolUse, held: HeldText | None) -> list[str]:
+    """What a completion says of its tools: how they are shown, and those whose arguments may be any object."""
+    found = [use.note] if use.note else []
+    for name, reason in () if held is None else held.free:
+        reason = reason.removeprefix(f"the parameters of the tool {name!r}: ")
+        found.append(f"the arguments of the tool {name!r:.80} are held to no schema: {reason:.400}")
+    return found
 
 
 def _marks(text: str) -> list[str]:
@@ -284,15 +298,17 @@ def tool_use_of(
     given: AnswerOptions,
     *,
     thinks: bool = True,
+    note: str = "",
 ) -> ToolUse | None:
     """What `Engine.chat` does with these options: None if there is nothing to find. make: gives the template's format.
     begun: gives the end of the prompt, which the answer goes on from. thinks: False if that is behind the reasoning,
-    whether or not the prompt has it.
+    whether or not the prompt has it. note: of the `ToolUse`.
 
     Raises ConfigError for wrong options and descriptions, ToolFormatError if the template doesn't tell the format.
     """
     choice, allowed = _choice(given)
-    form = None if given.tool_format in (None, "text") else find_format(given.tool_format)
+    by_template = given.tool_format is None or given.tool_format in ("text", "none", "generic")
+    form = None if by_template else find_format(given.tool_format)
     wanted = bool(given.tools) and choice != "none" and given.tool_format != "text"
     if form is None:
         form = make()
@@ -315,6 +331,7 @@ def tool_use_of(
         given.parallel_tool_calls is not False,
         reasoning="auto" if given.reasoning is None else given.reasoning,
         reasoning_budget=given.reasoning_budget,
+        note=note if wanted else "",
     )
     plain = use()
     if not plain.divides:
@@ -370,6 +387,7 @@ def tools_state(use: ToolUse) -> dict[str, Any]:
         "prompt": use.prompt,
         "reasoning": reasoning,
         "budget": use.reasoning_budget,
+        **({"note": use.note} if use.note else {}),
     }
 
 
@@ -377,7 +395,9 @@ def _read_format(given: Fields) -> ChatFormat | ToolFormat:
     if "template" in given:
         source = given.texts("template")
         found = ChatFormat.of_template(source[0], bos_token=source[1], eos_token=source[2])
-        return found.without_calls if source[3:] == ["text"] else found
+        for word in source[3:]:
+            found = {"generic": found.with_generic_calls, "text": found.without_calls}.get(word, found)
+        return found
     fields = dict(given)
     plain = fields.pop("text", False)
     form = ToolFormat(**fields)
@@ -404,6 +424,7 @@ def read_tool_use(given: Fields | None, label: str) -> ToolUse | None:
             prompt=given.text("prompt"),
             reasoning=reasoning,
             reasoning_budget=budget,
+            note=given.maybe_text("note") or "",
         )
     except (OxiLlamaError, TypeError, ValueError, IndexError, RecursionError) as error:
         raise SnapshotDamagedError(f"{label}: calls of tools: {error}") from None

@@ -79,7 +79,8 @@ class ServerConfig:
     generation_config: str = setting("openai", "whose defaults count: OpenAI's, or those of the model's file",
                                      choices=("openai", "file"))  # fmt: skip
     default: tuple[str, ...] = setting((), "another default of a sampling field", metavar="KEY=VALUE")
-    tool_format: str | None = setting(None, "how the model writes calls, if its template doesn't tell", metavar="NAME")
+    tool_format: str | None = setting(None, "how the model writes calls, if its template doesn't tell; none refuses "
+                                      "tools that the template doesn't show", metavar="NAME")  # fmt: skip
     reasoning_format: str | None = setting(None, "marks of reasoning, if the template doesn't tell; none leaves it in "
                                            "the text", metavar="'BEGIN END'")  # fmt: skip
     chat_template: str | None = setting(None, "a Jinja template in place of the model's own", metavar="FILE")

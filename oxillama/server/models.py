@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 from oxillama._util.checks import nearest
 from oxillama._util.text_files import read_text
-from oxillama.chat.format import ChatFormat
 from oxillama.chat.template import ChatTemplate
+from oxillama.chat.tool_display import answer_format
 from oxillama.config import SamplerConfig, field_names
+from oxillama.core.chat import template_for
 from oxillama.core.prompts import make_chain
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.engine import Engine
@@ -338,7 +339,8 @@ def capabilities(engine: Engine, tool_format: str | None, template: str | None) 
         chats = template is not None or engine.tokenizer.chat_template is not None
         found = ["chat"] * chats + ["completions", "embeddings"]
     found += ["rerank"] * (engine.context.classifier is not None)
-    return found + ["tools"] * ("chat" in found and writes_calls(engine, tool_format, template))
+    calls = "chat" in found and writes_calls(template_for(engine.tokenizer, [{}], template), tool_format)
+    return found + ["tools"] * calls
 
 
 def read_template(path: str | None) -> str | None:
@@ -357,14 +359,11 @@ def read_template(path: str | None) -> str | None:
     return text
 
 
-def writes_calls(engine: Engine, tool_format: str | None, template: str | None) -> bool:
-    """Whether it is known how the model calls tools."""
-    source = template or engine.tokenizer.chat_templates.get("tool_use", engine.tokenizer.chat_template)
-    if source is None:
-        return False
-    if tool_format is not None:
+def writes_calls(template: ChatTemplate, tool_format: str | None) -> bool:
+    """Whether it is known how a model with this template calls tools. tool_format: of the server."""
+    if tool_format not in (None, "none"):
         return tool_format != "text"
-    form = ChatFormat.of_template(source)
+    form = answer_format(template, {"tools": [{}], "tool_format": tool_format})
     return form.calls is not None or form.harmony
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from oxillama.chat import ChatTemplate
 from oxillama.chat.format import ChatFormat
 from oxillama.chat.shapes import ReasoningFormat
+from oxillama.chat.tool_display import note_of
 from oxillama.chat.variables import EFFORT_VARIABLES
 from oxillama.core.chat import chat_ids, template_for
 from oxillama.core.options import PromptOptions
@@ -22,7 +23,7 @@ from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
 from oxillama.server.turns import renamed
 
-__all__ = ["conversation", "prompt_of", "requires_calls", "template_options", "use_tools", "warned_of"]
+__all__ = ["conversation", "prompt_of", "requires_calls", "template_options", "use_tools", "warn"]
 
 
 def conversation(
@@ -50,7 +51,10 @@ def conversation(
         options["parallel_tool_calls"] = False
     if exchange.service.reasoning is not None:
         options["reasoning"] = exchange.service.reasoning
-    use_thinking(values, options, template_for(engine.tokenizer, options.get("tools"), template), exchange.reading)
+    chat_template = template_for(engine.tokenizer, options.get("tools"), template)
+    if options.get("tool_choice") != "none" and (note := note_of(chat_template, options)):
+        warn(exchange, note)
+    use_thinking(values, options, chat_template, exchange.reading)
     return plain_messages(values["messages"])
 
 
@@ -216,6 +220,7 @@ def _holdable(tool: dict[str, Any], asked: bool, place: str, fault_of: FaultOf) 
     return {"type": "function", "function": function}
 
 
-def warned_of(free: Iterable[str]) -> str:
-    """The header that names tools whose arguments are held to no schema."""
-    return header_text("; ".join(f"the arguments of {name:.64} are held to no schema" for name in free))
+def warn(exchange: Exchange, text: str) -> None:
+    """Says something in the header of warnings."""
+    known = exchange.extra.get("X-Oxillama-Warnings", "")
+    exchange.extra["X-Oxillama-Warnings"] = header_text(f"{known}; {text}" if known else text)

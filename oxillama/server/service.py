@@ -62,7 +62,7 @@ class Service:
         self.metrics = ServerMetrics()
         self.left_out = LeftOut(self.metrics)
         self.secret = os.urandom(32)
-        if config.tool_format not in (None, "text"):
+        if config.tool_format not in (None, "text", "none"):
             find_format(config.tool_format)  # raises for a name of none
         self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False

@@ -101,7 +101,6 @@ def test_the_usage_so_far(client):
     ({"tools": [TOOL, TOOL]}, "tools[1].function.name", "invalid_value"),
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}},
      "tool_choice.function.name", "invalid_value"),
-    ({"tools": [TOOL]}, "tools", "tool_format_unknown"),
     ({"lora": [{"name": "pirate"}]}, "lora[0].name", "invalid_value"),
     ({"logit_bias": {"99999999": 1}}, "logit_bias", "invalid_value"),
     ({"guided_json": {}}, "guided_json", "unsupported_parameter"),
@@ -196,7 +195,7 @@ def test_allowed_tools_leave_the_prompt_as_it_is(configured, tmp_path):
 
 
 def test_remedies_are_those_of_a_server(client, configured):
-    error = client.post(CHAT, messages=HI, tools=[TOOL]).error
+    error = configured(tool_format="none").post(CHAT, messages=HI, tools=[TOOL]).error
     assert (error["param"], error["code"]) == ("tools", "tool_format_unknown")
     assert error["message"].startswith(
         "the chat template doesn't tell in which format the model calls tools: give --tool-format, one of "
@@ -244,8 +243,10 @@ def test_a_schema_that_cant_be_held(configured):
     assert answer.error["param"] == "tools[1].function.parameters"
 
 
-def test_names_of_tools_break_no_header(configured):
-    client = configured(tool_format="hermes")
+def test_names_of_tools_break_no_header(configured, tmp_path):
+    path = tmp_path / "template.jinja"
+    path.write_text("{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{{ messages[0].content }}")
+    client = configured(tool_format="hermes", chat_template=str(path))
     names = ["a\r\nX-Other: 1", "\x00\x7fé", *(f"odd{i}" for i in range(100))]
     tools = [{**NOT_HELD, "function": {**NOT_HELD["function"], "name": name}} for name in names]
     answer = client.post(CHAT, messages=HI, max_tokens=1, tools=tools)

@@ -37,7 +37,7 @@ def test_models_are_listed(client, engine):
         "parent_model": "", "format": "gguf", "family": "llama", "families": ["llama"], "parameter_size": "2.62M",
         "quantization_level": "Q8_0", "context_length": 1024, "embedding_length": 256,
     }  # fmt: skip
-    assert found["capabilities"] == ["completion"]
+    assert found["capabilities"] == ["completion", "tools"]
     assert client.call("HEAD", "/api/tags").status == 200
 
 
@@ -55,6 +55,14 @@ def test_a_model_that_is_not_loaded_is_told_of_by_its_file(engine):
     assert shown["model_info"] == loaded["model_info"]
     assert (shown["template"], shown["parameters"]) == (loaded["template"], "")
     assert list(by_name(client.get("/api/ps"))) == ["tiny:latest"]
+
+
+@pytest.mark.parametrize(("form", "calls"), [("none", []), ("text", []), ("generic", ["tools"])])
+def test_tools_are_known_by_the_servers_format(engine, form, calls):
+    """Of a model that is loaded, and of a file alone."""
+    models = {"tiny": engine, "later": on_demand(shipped_model(), weights=7)}
+    listed = by_name(Client(create_app(models, ServerConfig(tool_format=form))).get("/api/tags"))
+    assert [one["capabilities"] for one in listed.values()] == [["completion", *calls]] * 2
 
 
 def test_a_model_of_which_nothing_is_known(engine, tmp_path):
@@ -144,7 +152,7 @@ def test_a_template_that_thinks_and_calls(configured, tmp_path):
         "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
     )
     client = configured(chat_template=str(path), tool_format="hermes")
-    assert client.post("/api/show", model="tiny").json["capabilities"] == ["completion", "thinking", "tools"]
+    assert client.post("/api/show", model="tiny").json["capabilities"] == ["completion", "tools", "thinking"]
 
 
 def test_versions(client):

@@ -131,6 +131,14 @@ def test_what_is_refused(client, fields, param):
     assert (answer.status, answer.error["param"]) == (400, param)
 
 
+def test_a_call_that_was_cut_off_comes_back(client):
+    """The template shows no calls, so that they are text."""
+    cut = {"type": "function_call", "call_id": "1", "name": "add", "arguments": '{"a": 1'}
+    given = {"type": "function_call_output", "call_id": "1", "output": "3"}
+    answer = client.post(PATH, {"input": [{"role": "user", "content": "y"}, cut, given], "max_output_tokens": 2})
+    assert answer.status == 200
+
+
 def test_none_is_kept(client):
     for method in ("GET", "DELETE"):
         answer = client.call(method, f"{PATH}/resp_1")

@@ -21,7 +21,7 @@ from oxillama.gguf.fingerprint import ModelIdentity
 from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.gguf.values import ValueType
 from oxillama.server.model_facts import Facts
-from oxillama.server.models import ServedModel
+from oxillama.server.models import ServedModel, writes_calls
 from oxillama.server.ollama.names import human_number
 
 __all__ = ["TEMPLATE", "details", "facts_of", "model_info", "tensors_of"]
@@ -32,25 +32,25 @@ _UNSHOWN = ("general.name", TEMPLATE)
 NO_POOLING = 0  # of `pooling_type`
 
 
-def facts_of(model: ServedModel, template: str | None) -> Facts:
+def facts_of(model: ServedModel, template: str | None, tool_format: str | None = None) -> Facts:
     """The facts about a model, which reads the header of its file if it isn't loaded; few are known without one.
 
-    template: of the server, in place of the model's. For a thread of its own.
+    template, tool_format: of the server, in place of the model's. For a thread of its own.
     """
     loaded = model.engine
     if model.facts is None and loaded is not None:
-        model.facts = _of_engine(model, loaded.engine, template)
+        model.facts = _of_engine(model, loaded.engine, template, tool_format)
     elif model.facts is None and model.path is not None:
         with contextlib.suppress(OxiLlamaError), open_gguf(model.path) as file:  # loading says what is wrong with it
-            model.facts = _of_file(model, file, template)
+            model.facts = _of_file(model, file, template, tool_format)
     few = Facts(n_bytes=model.weights, digest=_digest(model.id), modified=model.created * 10**9)
     return model.facts or few
 
 
-def _of_engine(model: ServedModel, engine: Engine, template: str | None) -> Facts:
+def _of_engine(model: ServedModel, engine: Engine, template: str | None, tool_format: str | None) -> Facts:
     identity, tokenizer = engine.context.snapshots.identity, engine.tokenizer
     source = template or tokenizer.chat_template
-    found = _capabilities(engine.metadata, bool(engine.context.core.encoder), source)
+    found = _capabilities(engine.metadata, bool(engine.context.core.encoder), source, tool_format)
     if tokenizer.fim_pre_id is not None and tokenizer.fim_suf_id is not None and "completion" in found:
         found.append("insert")
     if "tools" in model.capabilities and "tools" not in found:
@@ -59,10 +59,11 @@ def _of_engine(model: ServedModel, engine: Engine, template: str | None) -> Fact
     return replace(facts, context_length=engine.context_size)
 
 
-def _of_file(model: ServedModel, file: GGUFFile, template: str | None) -> Facts:
+def _of_file(model: ServedModel, file: GGUFFile, template: str | None, tool_format: str | None) -> Facts:
     metadata = file.metadata
     source = template or metadata.get_str(TEMPLATE, None)
-    found = _capabilities(metadata, metadata.get_bool(f"{metadata.arch}.attention.causal", True) is False, source)
+    encodes = metadata.get_bool(f"{metadata.arch}.attention.causal", True) is False
+    found = _capabilities(metadata, encodes, source, tool_format)
     if "tokenizer.ggml.fim_pre_token_id" in metadata and "completion" in found:
         found.append("insert")
     return _facts(model, metadata, ModelIdentity(file), model.path, found)
@@ -112,7 +113,9 @@ def _fingerprint(identity: ModelIdentity) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-def _capabilities(metadata: Mapping[str, Any], encoder: bool, template: str | None) -> list[str]:
+def _capabilities(
+    metadata: Mapping[str, Any], encoder: bool, template: str | None, tool_format: str | None
+) -> list[str]:
     """What a model can be asked for, in Ollama's words: one that was trained for embeddings is for them alone."""
     embeds = encoder or metadata.get(f"{_arch(metadata)}.pooling_type", NO_POOLING) != NO_POOLING
     found = ["embedding" if embeds else "completion"]
@@ -120,9 +123,8 @@ def _capabilities(metadata: Mapping[str, Any], encoder: bool, template: str | No
         return found
     try:
         source = ChatTemplate(template)
-        form = ChatFormat.of_template(source)
-        found += ["tools"] * (form.calls is not None or form.harmony)
-        found += ["thinking"] * (form.reasoning is not None)
+        found += ["tools"] * writes_calls(source, tool_format)
+        found += ["thinking"] * (ChatFormat.of_template(source).reasoning is not None)
     except ChatTemplateError:
         pass
     return found

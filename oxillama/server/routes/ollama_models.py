@@ -47,7 +47,7 @@ def listed(exchange: Exchange) -> Iterator[dict[str, Any]]:
     """Every name of a model, and its adapters."""
     models = exchange.service.models
     for model in models.all.values():
-        facts, engine = facts_of(model, models.template), model.engine
+        facts, engine = facts_of(model, models.template, exchange.service.config.tool_format), model.engine
         for name in (model.id, *model.aliases):
             if name != "*":
                 yield entry(name, facts, facts.digest) | {"modified_at": timestamp(facts.modified)}
@@ -83,7 +83,7 @@ def in_memory(exchange: Exchange) -> Iterator[dict[str, Any]]:
     for left, model, engine in sorted(loaded, key=lambda one: -one[0]):
         if engine is None:
             continue
-        facts = facts_of(model, service.models.template)
+        facts = facts_of(model, service.models.template, service.config.tool_format)
         yield entry(model.id, facts, facts.digest) | {
             "expires_at": moment(left),
             "size_vram": 0,
@@ -102,16 +102,17 @@ async def show(exchange: Exchange) -> None:
     verbose = values.get("verbose", False)
     with models.find(name).in_use():
         try:
-            body = await exchange.elsewhere(lambda: dumped(shown(model, models.template, verbose)))
+            form = exchange.service.config.tool_format
+            body = await exchange.elsewhere(lambda: dumped(shown(model, models.template, verbose, form)))
         except LoadError:
             text = f"the file of the model {model.id} can't be read"
             raise ApiError(503, "engine_failed", text, headers={"Retry-After": "60"}) from None
     await exchange.answer(body, "application/json")
 
 
-def shown(model: ServedModel, template: str | None, verbose: bool) -> dict[str, Any]:
-    """What is told of one model. template: of the server, in place of the model's. Raises LoadError."""
-    facts = facts_of(model, template)
+def shown(model: ServedModel, template: str | None, verbose: bool, tool_format: str | None = None) -> dict[str, Any]:
+    """What is told of one model. template, tool_format: of the server, in place of the model's. Raises LoadError."""
+    facts = facts_of(model, template, tool_format)
     if model.engine is not None:
         metadata: dict[str, Any] = dict(model.engine.engine.metadata)
         identity = model.engine.engine.context.snapshots.identity
