@@ -21,7 +21,7 @@ from oxillama.server.exchange import Exchange, header_text
 from oxillama.server.fields import CHAT
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
-from oxillama.server.turns import renamed
+from oxillama.server.turns import moved_tools, renamed
 
 __all__ = ["conversation", "prompt_of", "requires_calls", "template_options", "use_tools", "warn"]
 
@@ -71,7 +71,9 @@ def template_options(
     names = PromptOptions.__annotations__
     options = {f.to: values[f.name] for f in CHAT.fields if f.to in names and f.name in values}
     options["cache_salt"] = exchange.service.salt_of(exchange.key.name)  # of what is kept of its tools
-    messages = conversation(values, options, exchange, chosen)
+    if moved := moved_tools(values):
+        exchange.reading.names = moved
+    messages = renamed(lambda: conversation(values, options, exchange, chosen), moved)
     given = {name: value for name, value in options.items() if name in names}
     if options.get("tool_choice") == "none":
         given.pop("tools", None)
