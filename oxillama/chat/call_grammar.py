@@ -1,10 +1,11 @@
 """Grammars of answers: reasoning, and then calls of tools, or text that fits a schema, as a format writes them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oxillama.chat.free_calls import ANY_OBJECT, free_call
 from oxillama.chat.grammar_parts import END as END_TOKEN
 from oxillama.chat.grammar_parts import ControlToken, Parts
 from oxillama.chat.harmony import BEGIN, END, MESSAGE
@@ -14,11 +15,12 @@ from oxillama.chat.shapes import Braces, CallFormat, JsonCall, Named, PythonCall
 from oxillama.chat.value_grammar import BracesValues, NestedValues, PythonValues, schema_properties
 from oxillama.chat.values import Schema, kind_of, resolved
 from oxillama.errors import GrammarError
-from oxillama.grammar.automaton import RuleSet
+from oxillama.grammar.automaton import Budget, RuleSet
 from oxillama.grammar.matcher import Grammar
+from oxillama.kernels.grammar_budget import UNITS
 from oxillama.sampler_config import SchemaMode
 
-__all__ = ["AnswerGrammar", "answer_grammar"]
+__all__ = ["AnswerGrammar", "answer_grammar", "argument_faults"]
 
 _JSON_TYPES = ("number", "integer", "boolean", "array", "object", "null")
 
@@ -56,8 +58,10 @@ def answer_grammar(
     token: ControlToken,
     mode: SchemaMode,
     lazy: bool,
+    free: Collection[str] = (),
 ) -> AnswerGrammar:
     """See `ChatFormat.grammar`. Raises GrammarError, which names the tool, for a schema that can't be compiled."""
+    tools = {name: ANY_OBJECT if name in free else schema for name, schema in tools.items()}
     makers = _Answers(form, tools, token, mode, None if constraint is None else constraint[0])
     rules = makers.rules
     root = rules.new_rule("root")
@@ -78,6 +82,27 @@ def answer_grammar(
         body = rules.seq((makers.calls(names, parallel and not one), makers.turn_end()))
     rules.define(root, rules.seq((makers.reasoning(marks, opened), body)))
     return AnswerGrammar(Grammar.from_rules(rules, root), triggers)
+
+
+def argument_faults(form: Layout, tools: Mapping[str, Schema], mode: SchemaMode) -> dict[str, str]:
+    """Why no grammar can hold the arguments of tools, by their names.
+
+    All of them together take the work of two grammars at most; what is left then counts as too large. Raises
+    GrammarError for arguments that are no object.
+    """
+    found, left = {}, 2 * UNITS
+    for name, schema in tools.items():
+        budget = Budget(min(max(left, 1), UNITS))
+        makers = _Answers(form, {name: schema}, lambda text: None, mode, RuleSet(budget=budget))
+        makers.check(name, schema)
+        root = makers.rules.new_rule("root")
+        try:
+            makers.rules.define(root, makers.arguments(name))
+            Grammar.from_rules(makers.rules, root)
+        except GrammarError as error:
+            found[name] = str(error)
+        left -= budget.spent
+    return found
 
 
 class _Answers:
@@ -249,6 +274,8 @@ class _Answers:
         if isinstance(shape, Named):
             return rules.seq((parts.text(name), parts.pattern(shape.middle, {}), self.arguments(name)))
         self.check(name, schema)
+        if schema is ANY_OBJECT:
+            return free_call(parts, name, shape, self.mode)
         if isinstance(shape, Tagged):
             return self._tagged(name, shape)
         if isinstance(shape, PythonCall):

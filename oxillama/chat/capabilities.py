@@ -6,12 +6,16 @@ that stands nowhere else; it is printed or it is not, or the template raises, wh
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from oxillama.chat.content_format import ContentFormat, conversation, formats_of
 from oxillama.chat.messages import REASONING_FIELDS, as_part, texts_of
 
-__all__ = ["Capabilities", "Render", "with_reasoning", "with_text_arguments"]
+__all__ = ["RAW", "Capabilities", "Render", "WrongArguments", "with_reasoning", "with_text_arguments"]
+
+# The key under which an object has arguments that are none, and how a template shows them.
+RAW = "_raw"
+WrongArguments = Literal["text", "object", "string", ""]
 
 _FIRST, _SECOND, _KEY = "oxprobeone", "oxprobetwo", "oxprobekey"
 _UNSEEN = "oxprobeunseen"  # stands where no template looks: if it is printed, a whole part was printed
@@ -92,6 +96,12 @@ class Capabilities:
         return self._kept("text_arguments", self._find_text_arguments)
 
     @property
+    def wrong_arguments(self) -> WrongArguments:
+        """How a call is shown whose arguments are no JSON object: by their text as it is ("text"), by an object that
+        has it ("object"), by the text as a string of JSON ("string"), or not at all ("")."""
+        return self._kept("wrong_arguments", self._find_wrong_arguments)
+
+    @property
     def short_ids(self) -> bool:
         """Whether ids of calls other than nine letters and digits are refused."""
         return self._kept("short_ids", self._find_short_ids)
@@ -158,6 +168,16 @@ class Capabilities:
         if _SECOND in as_object and f"{{'{_KEY}'" not in as_object:
             return False
         return _SECOND in self._render(_called(arguments=f'{{"{_KEY}": "{_SECOND}"}}'), None)
+
+    def _find_wrong_arguments(self) -> WrongArguments:
+        text = f'{{"{_KEY}": "{_SECOND}", "'
+        forms = text, json.dumps(text)[1:-1]
+        as_text = self._render(_called(arguments=text), None)
+        if text in as_text:
+            return "text"
+        if any(form in self._output(*_called(arguments={RAW: text})) for form in forms):
+            return "object"
+        return "string" if forms[1] in as_text else ""
 
     def _find_short_ids(self) -> bool:
         return not self._output(*_called(id="call_oxprobe")) and bool(self._output(*_called(id="callprobe")))

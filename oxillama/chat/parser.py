@@ -7,7 +7,7 @@ from typing import Any
 from oxillama._util.pickling import stays_here
 from oxillama.chat.bare_calls import read_bare
 from oxillama.chat.braces_reader import read_braces
-from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall, call_id, read_json
+from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall, call_id, read_argument_object
 from oxillama.chat.harmony import read_harmony
 from oxillama.chat.json_reader import (
     MAX_NAME,
@@ -474,9 +474,7 @@ class ChatParser:
         raw = self._cursor.text[start : self._cursor.at]
         written = "".join(sink.pieces)
         try:
-            arguments = read_json(written)
-            if not isinstance(arguments, dict):
-                raise ValueError("its arguments are no object")
+            arguments = read_argument_object(written)
         except ValueError as error:
             reason = f"its arguments are wrong: {error}"
             self._put(BrokenToolCall(raw, reason, True, sink.id, self._n_said, True, sink.name, written))

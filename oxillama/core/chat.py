@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from oxillama.chat import ChatTemplate
 from oxillama.chat.continuation import check_continuation
+from oxillama.chat.functions import described_tools
 from oxillama.chat.literals import Marking, marking_of
 from oxillama.chat.messages import checked_messages
 from oxillama.chat.tool_display import answer_format, note_of, shown_by
@@ -35,8 +36,9 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
     messages: as OpenAI's clients send them; content is text, or a list of text parts, {"type": "text", "text": …},
         which are joined with newlines unless the template prints parts (see `ChatTemplate.render`).
     stream: give chunks as they come.
-    tools: functions that the model may call, each {"type": "function", "function": {"name": …, "parameters": schema}};
-        its calls are in `tool_calls` of the result. A file with a template named "tool_use" has it used for them.
+    tools: functions that the model may call: typed Python functions, described by their name, docstring and
+        annotations, or {"type": "function", "function": {"name": …, "parameters": schema}} each; its calls are in
+        `tool_calls` of the result. A file with a template named "tool_use" has it used for them.
     chat_template: a Jinja template to use instead of the model's.
     template_kwargs: variables of the template, such as {"enable_thinking": False}.
     reasoning_effort: how much the model is to think, such as "low" or "high", if the template has a variable for it.
@@ -76,8 +78,9 @@ def _divided(options: dict[str, Any]) -> tuple[dict[str, Any], AnswerOptions]:
     if options.get("echo"):
         raise ConfigError("echo is not for chat(), whose prompt a template makes: chat_tokens() gives its tokens")
     given = {name: options.pop(name) for name in PromptOptions.__annotations__ if name in options}
+    given["tools"] = described_tools(given.get("tools"))
     answer = AnswerOptions(
-        tools=given.get("tools"),
+        tools=given["tools"],
         tool_format=given.get("tool_format"),
         **{name: options.pop(name) for name in _ANSWER_OPTIONS if name in options},
     )
@@ -158,7 +161,8 @@ def _ids_and_text(
     """The prompt as `chat_ids` gives it, and as text. owner: of the pieces that the tokenizer keeps."""
     check_options("chat_tokens", options)
     given = checked_messages(messages)  # before it is known whether there is a template
-    template = template_for(tokenizer, options.get("tools"), options.get("chat_template"))
+    options = {**options, "tools": described_tools(options.get("tools"))}
+    template = template_for(tokenizer, options["tools"], options.get("chat_template"))
     text, mark = _marked_prompt(tokenizer, template, given, options)
     plain = text.replace(mark, "")
     if context_size is not None:

@@ -1,7 +1,7 @@
 """Prompts: texts, token ids and messages that callers give, checked."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Messages = Sequence[Mapping[str, Any]]
-Tools = Sequence[Mapping[str, Any]] | None
+Tools = Sequence[Mapping[str, Any] | Callable[..., Any]] | None
 
 # Methods that give Python's own values: of pyarrow's scalars, of its arrays, of NumPy and pandas, of polars.
 _TO_PYTHON = ("as_py", "to_pylist", "tolist", "to_list")

@@ -4,12 +4,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from oxillama._util.checks import check_bool, check_choice, check_int
 from oxillama._util.json_fields import Fields
+from oxillama.chat.call_grammar import AnswerGrammar
 from oxillama.chat.dispatch import read_tools
 from oxillama.chat.format import ChatFormat, chosen_tools, is_open
+from oxillama.chat.functions import described_tools
 from oxillama.chat.grammar_parts import END
 from oxillama.chat.harmony import BEGIN, MESSAGE
 from oxillama.chat.harmony import END as MESSAGE_END
@@ -17,17 +19,38 @@ from oxillama.chat.parser import ChatParser
 from oxillama.chat.patterns import MARK
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import FORMATS, ToolFormat, find_format
-from oxillama.errors import ConfigError, OxiLlamaError, SnapshotDamagedError, ToolFormatError
+from oxillama.errors import ConfigError, GrammarError, OxiLlamaError, SnapshotDamagedError, ToolFormatError
 from oxillama.grammar import Grammar
 from oxillama.grammar.automaton import RuleSet
 from oxillama.sampler_config import SchemaMode
 from oxillama.tokenizer import Tokenizer
 
-__all__ = ["AnswerOptions", "ToolUse", "check_tool_use", "read_tool_use", "tool_use_of", "tools_state"]
+__all__ = [
+    "AnswerOptions",
+    "HeldText",
+    "ToolUse",
+    "check_tool_use",
+    "read_tool_use",
+    "tool_use_of",
+    "tools_state",
+    "warnings_of",
+]
 
 MAX_CALLS = 1 << 30
 MAX_BUDGET = 1 << 30
 _HARMONY = (BEGIN, MESSAGE, MESSAGE_END, "<|start|>", "<|constrain|>", "<|call|>", "<|return|>")
+
+
+class HeldText(NamedTuple):
+    """What a text is held to.
+
+    grammar: of the text, or of its calls of tools. triggers: texts that put it in force; none: it always is. free: the
+    tools whose arguments may be any object, each with the reason why no grammar can hold them.
+    """
+
+    grammar: Grammar
+    triggers: tuple[str, ...] = ()
+    free: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +59,7 @@ class ToolUse:
 
     format: how the model writes them, a `ChatFormat`, a `ToolFormat` or the name of one. first_id: number of the first
     call.
-    tools: descriptions of functions; calls are held to their names and schemas. None holds to nothing.
+    tools: functions, or descriptions of them; calls are held to their names and schemas. None holds to nothing.
     choice: "auto" leaves it to the model whether it says something or calls, and all calls come last; "required" are
         calls alone; the name of a tool is one call of it.
     parallel: whether several calls may come in a row.
@@ -50,7 +73,7 @@ class ToolUse:
 
     format: ChatFormat | ToolFormat | str
     first_id: int = 0
-    tools: Sequence[Mapping[str, Any]] | None = None
+    tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None
     choice: str = "auto"
     parallel: bool = True
     prompt: str = ""
@@ -63,7 +86,8 @@ class ToolUse:
             raise ConfigError("tool_use.format must be a ChatFormat, a ToolFormat or the name of one, not None")
         object.__setattr__(self, "format", find_format(self.format))
         check_int("tool_use.first_id", self.first_id, 0, MAX_CALLS)
-        names = () if self.tools is None else tuple(read_tools(self.tools))
+        described: Sequence[Mapping[str, Any]] | None = described_tools(self.tools)
+        names = () if described is None else tuple(read_tools(described))
         check_choice("tool_use.choice", self.choice, ("auto", "required", *names) if names else ("auto",))
         check_bool("tool_use.parallel", self.parallel)
         if not isinstance(self.prompt, str):
@@ -76,8 +100,8 @@ class ToolUse:
                     "reasoning_budget is given, and it isn't known how the model writes reasoning: give "
                     "reasoning=ReasoningFormat(begin, end) too"
                 )
-        if self.tools is not None:  # frozen, so that they can't be changed
-            object.__setattr__(self, "tools", _frozen(self.tools))
+        if described is not None:  # frozen, so that they can't be changed
+            object.__setattr__(self, "tools", _frozen(described))
 
     @property
     def _form(self) -> ChatFormat:
@@ -100,14 +124,29 @@ class ToolUse:
         form = self._form
         return self._marks is not None or form.harmony or form.calls is not None or bool(form.frame.content_begin)
 
-    def grammar(self, tokenizer: Tokenizer, mode: SchemaMode = "generate") -> tuple[Grammar, tuple[str, ...]]:
-        """What calls are held to, and the texts that put it in force. mode: as `JsonSchemaCompiler.compile` has it,
-        for the arguments. Raises GrammarError."""
+    def grammar(self, tokenizer: Tokenizer, mode: SchemaMode = "generate") -> HeldText:
+        """What calls are held to. mode: as `JsonSchemaCompiler.compile` has it, for the arguments.
+
+        A tool whose arguments no grammar can hold is free, and the others are held. Raises GrammarError if such a tool
+        is asked for: by a choice that isn't "auto", or as `strict`.
+        """
+        faults: dict[str, str] | None = None if self._form.writes_json else self._faults(mode)
+        free = faults or {}
+        while True:
+            try:
+                found = self._grammar(tokenizer, mode, free)
+            except GrammarError as error:
+                faults = self._faults(mode) if faults is None else faults
+                free = self._freer(free, faults, error)
+            else:
+                return HeldText(found.grammar, found.triggers if found.lazy else (), tuple(free.items()))
+
+    def _grammar(self, tokenizer: Tokenizer, mode: SchemaMode, free: Mapping[str, str]) -> AnswerGrammar:
         token = _control_token(tokenizer)
         form = self._form
         triggers = form.layout.calls.marks if form.layout.calls else ()
         lazy = self._marks is None and not any(token(mark) is not None for text in triggers for mark in _marks(text))
-        found = form.grammar(
+        return form.grammar(
             self._described,
             self.choice,
             parallel_tool_calls=self.parallel,
@@ -116,8 +155,35 @@ class ToolUse:
             token=token,
             mode=mode,
             lazy=lazy,
+            free=free,
         )
-        return found.grammar, found.triggers if found.lazy else ()
+
+    def _faults(self, mode: SchemaMode) -> dict[str, str]:
+        """Why no grammar can hold the arguments of tools, by their names. Raises GrammarError for one asked for."""
+        found = self._form.faults(self._described or [], mode)
+        for name in self._asked.intersection(found):
+            raise GrammarError(found[name])
+        return found
+
+    def _freer(self, free: dict[str, str], faults: dict[str, str], error: GrammarError) -> dict[str, str]:
+        """More tools that are free, after an error with these: those with faults of their own, or else all of them.
+
+        Raises the error if that can't help, or if one of them is asked for.
+        """
+        if len(free) < len(faults):
+            return faults
+        rest = [name for name in read_tools(self._described or []) if name not in free]
+        if not rest or self._asked.intersection(rest):
+            raise error
+        return {**free, **dict.fromkeys(rest, str(error))}
+
+    @property
+    def _asked(self) -> set[str]:
+        """The tools whose arguments must be held to their schemas."""
+        tools = {_name(tool): tool for tool in self._described or ()}
+        if self.choice != "auto":
+            return set(tools) if self.choice == "required" else {self.choice}
+        return {name for name, tool in tools.items() if tool.get("function", tool).get("strict") is True}
 
     def constrained(
         self, tokenizer: Tokenizer, schema: Any, rules: tuple[RuleSet, int] | None, mode: SchemaMode
@@ -173,6 +239,15 @@ class ToolUse:
         """The tokens that end reasoning."""
         marks = self._marks
         return [] if marks is None else tokenizer.encode(marks.end, add_special=False, parse_special=True)
+
+
+def warnings_of(use: ToolUse, held: HeldText | None) -> list[str]:
+    """What a completion says of its tools: how they are shown, and those whose arguments may be any object."""
+    found = [use.note] if use.note else []
+    for name, reason in () if held is None else held.free:
+        reason = reason.removeprefix(f"the parameters of the tool {name!r}: ")
+        found.append(f"the arguments of the tool {name!r:.80} are held to no schema: {reason:.400}")
+    return found
 
 
 def _marks(text: str) -> list[str]:
@@ -312,6 +387,7 @@ def tools_state(use: ToolUse) -> dict[str, Any]:
         "prompt": use.prompt,
         "reasoning": reasoning,
         "budget": use.reasoning_budget,
+        **({"note": use.note} if use.note else {}),
     }
 
 
@@ -348,6 +424,7 @@ def read_tool_use(given: Fields | None, label: str) -> ToolUse | None:
             prompt=given.text("prompt"),
             reasoning=reasoning,
             reasoning_budget=budget,
+            note=given.maybe_text("note") or "",
         )
     except (OxiLlamaError, TypeError, ValueError, IndexError, RecursionError) as error:
         raise SnapshotDamagedError(f"{label}: calls of tools: {error}") from None

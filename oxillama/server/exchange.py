@@ -17,18 +17,24 @@ from oxillama.server.kinds import Reading, Record
 from oxillama.server.limits import Place
 from oxillama.server.service import Service
 
-__all__ = ["METHODS", "Exchange", "Tally", "dumped", "new_id"]
+__all__ = ["METHODS", "Exchange", "Tally", "dumped", "header_text", "new_id"]
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LETTERS = (b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" * 5)[:256]  # one for each byte
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
 T = TypeVar("T")
+MOST_OF_A_HEADER = 1000
 LARGE_BODY = 64 << 10  # bytes of JSON from which it is parsed in another thread
 
 
 def new_id(prefix: str = "") -> str:
     """A prefix and 24 random letters and digits."""
     return prefix + os.urandom(24).translate(_LETTERS).decode()
+
+
+def header_text(value: str) -> str:
+    """A text as the value of a header: 1000 characters of ASCII at most, "?" in the place of all others."""
+    return re.sub(r"[^\x20-\x7e]", "?", value[:MOST_OF_A_HEADER])
 
 
 class Tally:

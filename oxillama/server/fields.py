@@ -223,13 +223,15 @@ TEXT_PART = tagged(
     "text", Field("text", Text(), "of the part", required=True),
     accepted("cache_control", Json(), "beginnings are found by themselves"),
 )  # fmt: skip
-CALLED = Record((Field("name", Text(1, 256), "", required=True), Field("arguments", Any_(), "JSON text, or an object")))
-INPUT = Record((Field("name", Text(1, 256), "", required=True), Field("input", Text(), "its text", required=True)))
+# A model wrote the calls of earlier answers: their names, ids, number and arguments have no bounds but the body's.
+ARGUMENTS = Any_(SCHEMA_DEPTH)
+CALLED = Record((Field("name", Text(), "", required=True), Field("arguments", ARGUMENTS, "JSON text, or an object")))
+INPUT = Record((Field("name", Text(), "", required=True), Field("input", Text(), "its text", required=True)))
 
 
 def call(kind: str, part: Record) -> Record:
     return tagged(
-        kind, Field("id", Text(0, 256), "of the call"), Field("index", Integer(0, MAX_TOOLS), "of the call"),
+        kind, Field("id", Text(), "of the call"), Field("index", Integer(0, MAX_MESSAGES), "of the call"),
         Field(kind, part, "its name, and what it is called with", required=True),
     )  # fmt: skip
 
@@ -245,8 +247,8 @@ def message(other: Other) -> Record:
         Field("role", Choice(ROLES), "of the message", required=True),
         Field("content", Either({"string": Text(), "array": parts}), "text, or text parts"),
         Field("name", Text(0, 256), "of the author"),
-        Field("tool_calls", ListOf(CALL, MAX_TOOLS), "of an assistant's message"),
-        Field("tool_call_id", Text(0, 256), "of a tool's message"),
+        Field("tool_calls", ListOf(CALL, MAX_MESSAGES), "of an assistant's message"),
+        Field("tool_call_id", Text(), "of a tool's message"),
         *(Field(name, Text(), "of an assistant's message") for name in REASONING_FIELDS[:2]),
         accepted("annotations", ListOf(Any_(), MAX_MESSAGES), "of an answer that is sent back"),
         accepted("refusal", Text(), "of an answer that is sent back"),

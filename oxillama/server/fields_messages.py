@@ -56,12 +56,13 @@ GIVEN = ListOf(Tagged({"text": TEXT}, other=result_content), MAX_MESSAGES)
 BLOCK = Tagged({
     "text": TEXT,
     "tool_use": block(
-        "tool_use", Field("id", Text(0, 256), "of the call", required=True),
-        Field("name", Text(1, 256), "of the tool", required=True), Field("input", Json(), "arguments", required=True),
+        "tool_use", Field("id", Text(), "of the call", required=True),
+        Field("name", Text(), "of the tool", required=True),
+        Field("input", Json(SCHEMA_DEPTH), "arguments", required=True),
         accepted("caller", Any_(), "of an earlier answer"),
     ),
     "tool_result": block(
-        "tool_result", Field("tool_use_id", Text(0, 256), "of the call", required=True),
+        "tool_result", Field("tool_use_id", Text(), "of the call", required=True),
         Field("content", Either({"string": Text(), "array": GIVEN}), "what the tool gave"),
         Field("is_error", Boolean(), "whether that is an error"),
     ),

@@ -194,14 +194,14 @@ DEBUG = refused("_debug_render_only", "`POST /tokenize` tells the prompt", False
 IMAGES = Field("images", Pictures(), "pictures are not read: only an empty list is taken", "refuse")
 
 CALL = Record((
-    Field("id", Text(0, 256), "of the call"),
-    accepted("index", Integer(0, MAX_TOOLS), "of the call"),
+    Field("id", Text(), "of the call"),
+    accepted("index", Integer(0, MAX_MESSAGES), "of the call"),
     accepted("type", Choice(("function",)), "its kind"),
     Field("function", Record((
-        accepted("index", Integer(0, MAX_TOOLS), "of the call"),
+        accepted("index", Integer(0, MAX_MESSAGES), "of the call"),
         accepted("description", Text(), "for the reader"),
-        Field("name", Text(1, 256), "of the function", required=True),
-        Field("arguments", Any_(), "an object, or its JSON text"),
+        Field("name", Text(), "of the function", required=True),
+        Field("arguments", Any_(SCHEMA_DEPTH), "an object, or its JSON text"),
     )), "its name, and what it is called with", required=True),
 ))  # fmt: skip
 
@@ -213,10 +213,10 @@ def message(other: Other, images: Field) -> Record:
         Field("role", Lower(ROLES), "of the message", required=True),
         Field("content", Either({"string": Text(), "array": parts}), "its text"),
         Field("thinking", Text(), "of an assistant's message"),
-        Field("tool_calls", ListOf(CALL, MAX_TOOLS), "of an assistant's message"),
-        Field("tool_name", Text(0, 256), "of the tool whose result a tool's message is"),
-        Field("tool_call_id", Text(0, 256), "of the call whose result it is"),
-        Field("name", Text(0, 256), "`tool_name`, or the author's"),
+        Field("tool_calls", ListOf(CALL, MAX_MESSAGES), "of an assistant's message"),
+        Field("tool_name", Text(), "of the tool whose result a tool's message is"),
+        Field("tool_call_id", Text(), "of the call whose result it is"),
+        Field("name", Text(), "`tool_name`, or the author's"),
         images,
     ))  # fmt: skip
 

@@ -81,23 +81,23 @@ ITEM = Tagged({
         accepted("phase", Text(0, MAX_NAME), "of an earlier answer"),
     ),
     "function_call": form(
-        "function_call", Field("call_id", Text(0, 256), "of the call", required=True),
-        Field("name", Text(1, 256), "of the function", required=True),
+        "function_call", Field("call_id", Text(), "of the call", required=True),
+        Field("name", Text(), "of the function", required=True),
         Field("namespace", Text(0, 256), "that the function is of"),
         Field("arguments", Text(), "as JSON", required=True), STATUS,
     ),
     "function_call_output": form(
-        "function_call_output", Field("call_id", Text(0, 256), "of the call", required=True),
+        "function_call_output", Field("call_id", Text(), "of the call", required=True),
         Field("output", GIVEN, "what the function gave", required=True), STATUS,
     ),
     "custom_tool_call": form(
-        "custom_tool_call", Field("call_id", Text(0, 256), "of the call", required=True),
-        Field("name", Text(1, 256), "of the tool", required=True),
+        "custom_tool_call", Field("call_id", Text(), "of the call", required=True),
+        Field("name", Text(), "of the tool", required=True),
         Field("namespace", Text(0, 256), "that the tool is of"),
         Field("input", Text(), "its text", required=True), STATUS,
     ),
     "custom_tool_call_output": form(
-        "custom_tool_call_output", Field("call_id", Text(0, 256), "of the call", required=True),
+        "custom_tool_call_output", Field("call_id", Text(), "of the call", required=True),
         Field("output", GIVEN, "what the tool gave", required=True), STATUS,
     ),
     "reasoning": form(

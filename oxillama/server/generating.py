@@ -16,6 +16,7 @@ from oxillama.server.exchange import Exchange, dumped
 from oxillama.server.failures import failure
 from oxillama.server.kinds import Record
 from oxillama.server.models import Chosen
+from oxillama.server.prompting import warn
 from oxillama.server.sse import Event, EventFormat, EventWriter
 
 __all__ = ["Dialect", "answered", "choices_of", "respond", "running"]
@@ -76,6 +77,8 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Run]) -
             run = None
             try:
                 made = await exchange.elsewhere(make)
+                for name, _ in made.requests[0].free_tools:
+                    warn(exchange, f"the arguments of {name:.64} are held to no schema")
                 place.expect(expected(made))
                 note_cut(exchange, made)
                 run, exchange.place = made, place

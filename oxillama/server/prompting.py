@@ -17,15 +17,13 @@ from oxillama.core.options import PromptOptions
 from oxillama.errors import ChatTemplateError, TemplateVariableError
 from oxillama.server.custom import FaultOf, as_functions, plain_messages
 from oxillama.server.errors import bad_value
-from oxillama.server.exchange import Exchange
+from oxillama.server.exchange import Exchange, header_text
 from oxillama.server.fields import CHAT
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
 from oxillama.server.turns import moved_tools, renamed
 
-__all__ = ["conversation", "prompt_of", "requires_calls", "template_options", "use_tools"]
-
-ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
+__all__ = ["conversation", "prompt_of", "requires_calls", "template_options", "use_tools", "warn"]
 
 
 def conversation(
@@ -55,7 +53,7 @@ def conversation(
         options["reasoning"] = exchange.service.reasoning
     chat_template = template_for(engine.tokenizer, options.get("tools"), template)
     if options.get("tool_choice") != "none" and (note := note_of(chat_template, options)):
-        _warn(exchange, note)
+        warn(exchange, note)
     use_thinking(values, options, chat_template, exchange.reading)
     return plain_messages(values["messages"])
 
@@ -178,7 +176,7 @@ def use_tools(
     if isinstance(choice, Mapping):
         allowed, wanted = _chosen(choice)
     asked = [i for i, tool in enumerate(tools) if _is_asked(tool, wanted, allowed)]
-    options["tools"] = [_holdable(tool, i in asked, f"tools[{i}]", exchange, fault_of) for i, tool in enumerate(tools)]
+    options["tools"] = [_holdable(tool, i in asked, f"tools[{i}]", fault_of) for i, tool in enumerate(tools)]
     is_named = isinstance(choice, Mapping) and choice["type"] == "function"
     if is_named and wanted in ("auto", "required", "none"):
         wanted = "required"
@@ -214,23 +212,17 @@ def _is_asked(tool: Mapping[str, Any], wanted: str, allowed: list[str]) -> bool:
     return (own["name"] in allowed and wanted not in ("auto", "none")) or bool(own.get("strict"))
 
 
-def _holdable(tool: dict[str, Any], asked: bool, place: str, exchange: Exchange, fault_of: FaultOf) -> dict[str, Any]:
-    """The tool, or one with any arguments if no grammar can hold them and none asks for that; a header says so."""
-    function = dict(tool["function"])
-    function.pop("strict", None)
-    if "parameters" in function:
-        fault = fault_of("json_schema", json.dumps(function["parameters"]))
-        if fault:
-            if asked:
-                where = f"{place}.function.parameters"
-                raise bad_value(where, f"{where}: {fault}", "invalid_json_schema")
-            name = function["name"].encode("ascii", "replace").decode()
-            _warn(exchange, f"{place}: the arguments of {name} are held to no schema")
-            function["parameters"] = ANY_ARGUMENTS
+def _holdable(tool: dict[str, Any], asked: bool, place: str, fault_of: FaultOf) -> dict[str, Any]:
+    """The tool as templates print it. Raises ApiError if no grammar can hold its arguments and the request asks for
+    that; else they are free, which `warned_of` says."""
+    function = {name: value for name, value in tool["function"].items() if name != "strict"}
+    if asked and "parameters" in function and (fault := fault_of("json_schema", json.dumps(function["parameters"]))):
+        where = f"{place}.function.parameters"
+        raise bad_value(where, f"{where}: {fault}", "invalid_json_schema")
     return {"type": "function", "function": function}
 
 
-def _warn(exchange: Exchange, text: str) -> None:
+def warn(exchange: Exchange, text: str) -> None:
     """Says something in the header of warnings."""
     known = exchange.extra.get("X-Oxillama-Warnings", "")
-    exchange.extra["X-Oxillama-Warnings"] = f"{known}; {text}" if known else text
+    exchange.extra["X-Oxillama-Warnings"] = header_text(f"{known}; {text}" if known else text)

@@ -15,6 +15,7 @@ from oxillama.errors import ChatTemplateError, PickleError, TokenizerError
 from oxillama.tokenizer._texts import TokenTexts
 from oxillama.tokenizer.bpe import MERGES, Encode, byte_level_encoder, utf8_encoder
 from oxillama.tokenizer.byte_pieces import byte_piece_encoder
+from oxillama.tokenizer.control_texts import ControlTexts
 from oxillama.tokenizer.kept import KeptPieces
 from oxillama.tokenizer.length import Measure, least_tokens, measure_of
 from oxillama.tokenizer.special import Partition
@@ -340,6 +341,11 @@ class Tokenizer:
     def id_to_token(self, token: int) -> str:
         """The vocabulary's own spelling of a token. Raises TokenizerError."""
         return self._vocab.tokens[self._check(token, None)]
+
+    @lazy
+    def control_texts(self) -> ControlTexts:
+        """Texts of the control tokens by their ids."""
+        return ControlTexts((token, self._vocab.tokens[token]) for token in self._vocab.of_kinds(CONTROL))
 
     def is_eog(self, token: int) -> bool:
         """Whether generation ends after this token."""

@@ -228,6 +228,18 @@ def test_a_call_may_return_nothing(run, tmp_path):
     assert "give --tool-format, one of hermes, " in err
 
 
+def test_tools_that_no_grammar_holds_are_named_once(run, tmp_path):
+    (tmp_path / "t.jinja").write_text(HERMES)
+    names = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    tag = {"name": "tag", "parameters": {"type": "object", "properties": {"names": names}}}
+    (tmp_path / "tools.json").write_text(json.dumps([LOOK, tag]))
+    given = ["chat", *ONE_THREAD, "--chat-template", tmp_path / "t.jinja", "--max-tokens", 2]
+    status, _, err = run(*given, "--tools", tmp_path / "tools.json", stdin="Look!\nAgain!\n")
+    assert status == 0
+    (said,) = err.splitlines()
+    assert said.startswith("[the arguments of the tool 'tag' are held to no schema: uniqueItems at ")
+
+
 def test_tools_that_the_template_does_not_show(run, tmp_path):
     """They are described, which is said once; calls are JSON, and what they return is shown as text."""
     source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"

@@ -72,11 +72,18 @@ def test_calls_that_the_model_chooses(engine, text):
 
 def test_the_grammar_waits_for_a_call(engine):
     use = ox.ToolUse("generic", tools=TOOLS)
-    grammar, triggers = use.grammar(engine.tokenizer)
+    grammar, triggers, _ = use.grammar(engine.tokenizer)
     assert triggers == ("<tool_call>",)
     assert grammar.accepts('<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>')
     assert not grammar.accepts('<tool_call>\n{"name": "add", "arguments": {"a": 10}}\n</tool_call>')
     assert not grammar.accepts('<tool_call>\n{"name": "sub", "arguments": {"a": 1}}\n</tool_call>')
+
+
+def test_results_say_it(engine):
+    """As the server's header does."""
+    answer = engine.chat(ASK, tools=TOOLS, chat_template=PLAIN, max_tokens=2)
+    assert answer.warnings == [NOTE]
+    assert engine.chat(ASK, tools=TOOLS, chat_template=PLAIN, max_tokens=2, tool_format="generic").warnings == []
 
 
 def test_reasoning_stays_that_of_the_template(engine):
@@ -132,8 +139,9 @@ def test_uses_are_saved(engine):
         state = tools_state(use)
         words = ["generic"] if made is form else ["generic", "text"]
         assert state["format"] == {"template": [PLAIN, "", "", *words]}
-        assert "note" not in state
         assert read_tool_use(Fields(state, "x"), "x") == use
+        assert read_tool_use(Fields(state, "x"), "x").note == NOTE  # which results say
+        assert "note" not in tools_state(ox.ToolUse(made, 3))
         assert pickle.loads(pickle.dumps(made)) == made
     stream = engine.chat(ASK, tools=TOOLS, tool_choice="add", max_tokens=60, seed=1, stream=True)
     data = stream.snapshot_bytes()

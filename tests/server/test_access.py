@@ -124,11 +124,11 @@ def test_schemas_of_one_key_are_not_known_to_another(configured, tmp_path, engin
     client = configured(api_key_file=str(file), tool_format="hermes")
     engine.shrink_to_fit()
     faults = engine.context.factory._grammars._faults
-    own = {"name": "f", "parameters": {"type": "object", "title": path}}
+    own = {"name": "f", "parameters": {"type": "object", "title": path}, "strict": True}  # which is checked by itself
     tool = {
         "chat": {"type": "function", "function": own},
         "responses": {"type": "function", **own},
-        "messages": {"name": "f", "input_schema": own["parameters"]},
+        "messages": {"name": "f", "input_schema": own["parameters"], "strict": True},
     }[form]
     fields = {"input": "hi"} if form == "responses" else {"messages": HI}
     if "count" not in path and "tok" not in path:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from oxillama.server.fields_messages import MESSAGES
+from oxillama.server.routes.messages import as_object
 from tests.server.client import HI
 from tests.server.values import VALUES_OF_JSON
 
@@ -146,3 +147,9 @@ def test_every_value_is_taken_or_refused_by_name(client, field):
             assert answer.status == 400 or (field.name, answer.status) == ("model", 404), (value, answer.body)
             message = answer.json["error"]["message"]
             assert field.name in message or "messages has" in message or "prompt of messages" in message, message
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"a": 1e999}', '{"a": "\\ud83d"}', '{"a": 1, "a": 2}'])
+def test_input_that_no_client_can_read_is_empty(text):
+    assert as_object(text) == {}
+    assert as_object('{"a": [1.5, "é"]}') == {"a": [1.5, "é"]}

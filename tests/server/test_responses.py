@@ -123,6 +123,8 @@ def test_a_call_that_is_cut_is_incomplete(configured):
     ({"tools": [{**TOOL, "parameters": {"type": 5}}], "tool_choice": "required"}, "tools[0].parameters"),
     ({"tools": [TOOL], "tool_choice": "required", "text": {"format": {"type": "json_schema", "schema": {"type": 5}}}},
      "text.format"),
+    ({"instructions": "x", "input": [{"role": "user", "content": "y"}, {"type": "function_call", "call_id": "1",
+      "name": "add", "arguments": {}}]}, "input[1].arguments"),
 ])  # fmt: skip
 def test_what_is_refused(client, fields, param):
     answer = client.post(PATH, {"input": "hi", **fields})

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from oxillama.chat.calls import read_argument_object
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, usage_of
 from oxillama.server.asks import Ask, Run
@@ -221,12 +222,11 @@ def as_chat_calls(values: Mapping[str, Any]) -> int | None:
 
 
 def as_object(arguments: str) -> dict[str, Any]:
-    """Arguments as an object; those that were cut off are none."""
+    """Arguments as an object; those that were cut off, or that no client can read, are none."""
     try:
-        found = json.loads(arguments)
+        return read_argument_object(arguments)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def message_usage(run: Run, choices: list[Choice]) -> dict[str, Any]:
