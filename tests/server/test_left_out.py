@@ -63,6 +63,7 @@ CASES = [
      "context_management.edits[0].type=clear_tool_uses_20250919"),
     (MESSAGES, {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type=bash_20250124"),
     (MESSAGES, {"mcp_servers": [{"url": "x"}], "container": "c", "speed": "fast"}, "mcp_servers, container, speed"),
+    (MESSAGES, {"thread": {"type": "create"}}, "thread"),
     (MESSAGES, blocks({"type": "redacted_thinking", "data": "x"}), "messages[0].content[1].type=redacted_thinking"),
     (MESSAGES, blocks({"type": "tool_reference", "tool_name": "x"}), "messages[0].content[1].type=tool_reference"),
 ]  # fmt: skip

@@ -126,7 +126,7 @@ def test_errors_have_its_form(client):
     ({"output_format": {"type": "json_schema", "schema": {"type": 5}}}, "output_format"),
     ({"output_format": {"type": "json_schema", "schema": {"type": "null"}},
       "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}, "output_format and"),
-    ({"thread": {"type": "create"}}, "thread is not supported: nothing is kept"),
+    ({"compaction": {"type": "summary"}}, "compaction is not supported: nothing is kept"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0].type"),
     ({"tools": [TOOL, TOOL]}, "tools[1].name"),
     ({"max_tokens": 0}, "max_tokens"),
@@ -136,6 +136,18 @@ def test_what_is_refused(client, fields, place):
     answer = client.post(PATH, {**BASE, **fields})
     assert answer.status == 400
     assert answer.json["error"]["message"].startswith(place)
+
+
+def test_a_thread_is_not_found_so_that_its_client_sends_it_whole(client):
+    answer = client.post(PATH, {**BASE, "thread": {"type": "continue", "previous_message_id": "msg_1"}})
+    assert answer.status == 404
+    assert answer.json["error"] == {
+        "type": "not_found_error",
+        "message": "thread: nothing is kept: send the whole conversation",
+        "details": {"error_code": "thread_not_found"},
+    }
+    whole = client.post(PATH, {**BASE, "thread": {"type": "create"}})
+    assert (whole.status, whole.headers["x-oxillama-left-out"]) == (200, "thread")
 
 
 @pytest.mark.parametrize("field", MESSAGES.fields, ids=lambda field: field.name)
