@@ -120,6 +120,8 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
             return error
         case ContextOverflowError() | KvCacheFullError():
             text = f"This model's maximum context length is {context_size} tokens. However, {error}"
+            if not context_size:
+                text = str(error)
             found = ApiError(400, "context_length_exceeded", text, place_in(str(error)))
             if isinstance(error, ContextOverflowError) and error.n_tokens is not None:
                 found.too_long = f"prompt is too long: {error.n_tokens} tokens > {context_size} maximum"
