@@ -254,8 +254,7 @@ def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Excha
             raise bad_value("priority", "priority must be 0 on this server (--allow-priority), not "
                             f"{priority}", "unsupported_parameter")  # fmt: skip
         options["priority"] = max(-priority, 0)
-    given = values.get("cache_salt"), values.get("prompt_cache_key")
-    options["cache_salt"] = exchange.service.salt_of(exchange.key.name, *given)
+    options["cache_salt"] = exchange.service.salt_of(exchange.key.name, values.get("cache_salt"))
     adapters = [(one["name"], one.get("scale", 1.0)) for one in values.get("lora", ())]
     if chosen.adapter is not None:
         adapters.append((chosen.adapter, 1.0))
