@@ -123,6 +123,9 @@ _ELSEWHERE = {
     "top_logprobs": "logprobs",
 }
 # Keywords of other packages for which an engine has a method.
+# Names of fields elsewhere that are near those of other things.
+_APART = ("conversation_id", "models", "seed", "speed")
+
 _METHODS = {
     "stream": "stream()",
     "suffix": "infill(prefix, suffix)",
@@ -156,7 +159,7 @@ def misspelt(name: str, known: Collection[str]) -> str | None:
     for other in known:
         if other.replace("_", "").lower() == plain:
             return other
-    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+    similar = [] if name in _APART else difflib.get_close_matches(name, known, n=1, cutoff=0.85)
     return similar[0] if similar else None
 
 

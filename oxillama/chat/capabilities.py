@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from oxillama.chat.content_format import ContentFormat, conversation, formats_of
-from oxillama.chat.messages import REASONING_FIELDS
+from oxillama.chat.messages import REASONING_FIELDS, as_part, texts_of
 
 __all__ = ["Capabilities", "Render", "with_reasoning", "with_text_arguments"]
 
@@ -71,10 +71,15 @@ class Capabilities:
         """Whether a developer's message is printed in another way than one of a role that doesn't exist."""
         return self._kept("developer", self._find_developer)
 
+    def in_midst(self, role: str) -> bool:
+        """Whether messages of a role, system or developer, are printed where they stand behind others."""
+        return self._kept(f"{role} in the midst", lambda: self._find_in_midst(role))
+
     @property
     def tools(self) -> bool:
-        """Whether descriptions of tools are printed."""
-        return self._kept("tools", lambda: _FIRST in self._render([_QUESTION], [_TOOL]))
+        """Whether descriptions of tools are printed, if only beside a system message."""
+        conversations = [_QUESTION], [{"role": "system", "content": "system"}, _QUESTION]
+        return self._kept("tools", lambda: any(_FIRST in self._render(said, [_TOOL]) for said in conversations))
 
     @property
     def calls(self) -> bool:
@@ -133,6 +138,20 @@ class Capabilities:
             content = [{"type": "text", "text": _FIRST}]
             said, other = (self._output(*conversation(role, content)) for role in ("developer", _NO_ROLE))
         return _FIRST in said and said.lower() != other.lower().replace(_NO_ROLE, "developer")
+
+    def _find_in_midst(self, role: str) -> bool:
+        def said(role: str, text: str) -> Message:
+            return {"role": role, "content": text if self.content(role).strings else as_part(text)}
+
+        begin, question, answer = said("system", "rules"), said("user", _FIRST), said("assistant", _SECOND)
+        probe, again = said(role, _KEY), said("user", _UNSEEN)
+        for talk in ([question, probe], [question, probe, answer, again], [question, answer, probe, again]):
+            for messages in (talk, [begin, *talk]):
+                output = self._output(*messages)
+                places = [output.find("".join(texts_of(m["content"]))) for m in talk]
+                if min(places) < 0 or places != sorted(places):
+                    return False
+        return True
 
     def _find_text_arguments(self) -> bool:
         as_object = self._render(_called(arguments={_KEY: _SECOND}), None)

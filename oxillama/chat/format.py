@@ -153,6 +153,12 @@ class ChatFormat:
         return ChatFormat(layout, (*self.source, "text"))
 
     @property
+    def with_generic_calls(self) -> "ChatFormat":
+        """The same with calls of tools as JSON objects between tags, for models that are told to write such."""
+        layout = Layout(Frame(self.reasoning) if self.harmony else self.frame, HERMES)
+        return ChatFormat(layout, (*self.source, "generic"))
+
+    @property
     def reasoning(self) -> ReasoningFormat | None:
         """The marks of reasoning; None if the model shows none."""
         return self.frame.reasoning
@@ -166,6 +172,7 @@ class ChatFormat:
         reasoning: "str | ReasoningFormat | None" = "auto",
         first_id: int = 0,
         must_call: bool = False,
+        bare: bool = True,
     ) -> ChatParser:
         """A parser of one answer.
 
@@ -175,6 +182,7 @@ class ChatFormat:
         reasoning: "auto", "none" (it stays in the content), other marks than the format's, or None for none.
         first_id: number of the first call without an id of its own.
         must_call: the answer is held to calls: what is cut off before the first one's name is no content.
+        bare: an answer that is nothing but calls of these tools, as JSON without the format's marks, has them found.
 
         Raises ToolFormatError for wrong options, ConfigError for wrong tools.
         """
@@ -193,6 +201,7 @@ class ChatFormat:
             kept=reasoning == "none",
             first_id=first_id,
             must_call=must_call,
+            bare=bare,
         )
 
     def grammar(
@@ -284,6 +293,8 @@ def _made_of(source: Any, *tokens: str) -> ChatFormat:
     """The inverse of `ChatFormat.__reduce__`."""
     if tokens[-1:] == ("text",):
         return _made_of(source, *tokens[:-1]).without_calls
+    if tokens[-1:] == ("generic",):
+        return _made_of(source, *tokens[:-1]).with_generic_calls
     if not tokens:
         made: ChatFormat = source.chat_format
         return made

@@ -33,7 +33,7 @@ def in_form(messages: Sequence[Message], able: Capabilities) -> list[Message]:
 
 def _with_roles(messages: Sequence[Message], able: Capabilities) -> list[Message]:
     """A developer's message as that of the system, and the system's in those of other roles, where the template knows
-    none."""
+    none, or none where it stands."""
     found: list[Message] = []
     for message in messages:
         if message["role"] != "developer" or able.developer:
@@ -42,7 +42,16 @@ def _with_roles(messages: Sequence[Message], able: Capabilities) -> list[Message
             found[-1] = message | {"role": "system", "content": _both(found[-1]["content"], message["content"])}
         else:
             found.append(message | {"role": "system"})
-    return found if able.system else list(_moved(system_in_turns(found), ("system",)))
+    if not able.system:
+        return list(_moved(system_in_turns(found), ("system",)))
+    n = _n_first(found)
+    later = {message["role"] for message in found[n:]}.intersection(_SYSTEM)
+    return found if all(map(able.in_midst, later)) else [*found[:n], *_later_in_turns(found[n:])]
+
+
+def _n_first(messages: Sequence[Message]) -> int:
+    """How many messages of the system begin a conversation."""
+    return next((i for i, message in enumerate(messages) if message["role"] not in _SYSTEM), len(messages))
 
 
 def without_system(messages: Sequence[Message]) -> list[Message]:
@@ -51,28 +60,34 @@ def without_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def system_in_turns(messages: Sequence[Message]) -> list[Message]:
-    """Messages with one of the system at the beginning at most, for templates that know none in the midst.
+    """Messages with one of the system at the beginning at most, for templates that know no other.
 
     Those that begin the conversation are joined. A later one stands in the user's message behind it, or else in the
     last one of the user or of a tool before it, between marks that say whose it is: so no turn is added, and what was
     said stays where it was when the conversation goes on.
     """
+    n = _n_first(messages)
+    first = list(messages[:1])
+    for message in messages[1:n]:
+        first = [first[0] | {"content": _both(first[0]["content"], message["content"])}]
+    return [*first[:n], *_later_in_turns(messages[n:])]
+
+
+def _later_in_turns(messages: Sequence[Message]) -> list[Message]:
+    """Messages behind those of the system that begin a conversation, with later ones in turns."""
     found: list[Message] = []
     waiting: list[Message] = []
     for message in messages:
-        if message["role"] not in _SYSTEM:
-            if message["role"] == "user" and waiting:
-                message = message | {"content": _both(_marked(waiting), message["content"])}
-            elif waiting:
-                _attach(found, waiting)
-            waiting = []
-            found.append(message)
-        elif len(found) == 1 and found[0]["role"] in _SYSTEM:
-            found[0] = found[0] | {"content": _both(found[0]["content"], message["content"])}
-        elif found:
+        if message["role"] in _SYSTEM:
             waiting.append(message)
-        else:
-            found.append(message)
+            continue
+        if waiting and message["role"] == "user":
+            message = message | {"content": _both(_marked(waiting), message["content"])}
+        elif waiting and message["role"] != "tool":
+            _attach(found, waiting)
+        if message["role"] != "tool":  # what calls gave stands right behind them
+            waiting = []
+        found.append(message)
     if waiting:
         _attach(found, waiting)
     return found

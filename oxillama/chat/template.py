@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from oxillama._util.checks import check_bool, check_type
 from oxillama._util.pickling import with_fields
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from oxillama.chat.budget import Budget
     from oxillama.chat.sandbox import SandboxEnvironment
 
-__all__ = ["ChatTemplate", "probing"]
+__all__ = ["ChatTemplate", "Prints", "check_tools", "probing"]
 
 _LOG = logging.getLogger("oxillama")
 _PROBING: ContextVar[bool] = ContextVar("probing", default=False)
@@ -44,6 +44,13 @@ def probing() -> Iterator[None]:
         yield
     finally:
         _PROBING.reset(token)
+
+
+class Prints(NamedTuple):
+    """What a template prints: the descriptions of tools; calls in messages of the assistant, and what they returned."""
+
+    tools: bool
+    calls: bool
 
 
 class ChatTemplate:
@@ -168,6 +175,19 @@ class ChatTemplate:
         same = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, before, strict=False))
         return prompt[sum(1 for _ in same) :]
 
+    def prints(self, variables: Mapping[str, Any] | None = None) -> Prints:
+        """Which parts of a conversation with tools the template prints, given these variables if it needs them.
+
+        Found by rendering short conversations, once for each template. One that prints no message, or exceeds its
+        bounds, isn't known to leave out tools.
+        """
+        try:
+            with self._spending():
+                able = capabilities_of(self, variables or {})
+                return Prints(able.tools or not able.plain, able.calls and able.prints("tool"))
+        except ChatTemplateError:
+            return Prints(tools=True, calls=True)
+
     def thinking(self, on: bool) -> dict[str, Any]:
         """The variable, with its value, that lets the model think or not: ``{"enable_thinking": False}`` for many.
 
@@ -234,19 +254,10 @@ class _Rendering:
     ) -> None:
         self._template = template
         self._variables = {**variables, **({"tools": list(tools)} if tools else {})}
-        self._able = self._capabilities({})
-        if variables and not self._able.plain:  # it may need them
-            self._able = self._capabilities(variables)
+        self._able = capabilities_of(template, variables)
         if tools and not _PROBING.get() and not self._template._compiled.warned and not self._able.tools:
             self._template._compiled.warned = True  # once, or a server's log has it for every request
             _LOG.warning("the chat template doesn't print tools: the model will not know of them")
-
-    def _capabilities(self, extra: Mapping[str, Any]) -> Capabilities:
-        known = self._template._compiled.known
-        if len(known) >= _MAX_KNOWN:
-            known.clear()
-        found = known.setdefault(tuple(sorted(extra)), {})
-        return Capabilities(found, partial(self._template._probe, extra))
 
     def prompt(self, messages: Sequence[dict[str, Any]], ends_open: bool) -> str:
         """The prompt of all messages. Raises MessageError for one that isn't in it."""
@@ -291,6 +302,20 @@ class _Rendering:
         found = in_form(messages, self._able)
         budget.get().size(found)
         return self._template._output({"messages": found, "add_generation_prompt": ends_open, **self._variables})
+
+
+def capabilities_of(template: ChatTemplate, variables: Mapping[str, Any]) -> Capabilities:
+    """What the template can print; with these variables, if it prints nothing without them."""
+
+    def known_of(extra: Mapping[str, Any]) -> Capabilities:
+        known = template._compiled.known
+        if len(known) >= _MAX_KNOWN:
+            known.clear()
+        found = known.setdefault(tuple(sorted(extra)), {})
+        return Capabilities(found, partial(template._probe, extra))
+
+    able = known_of({})
+    return known_of(variables) if variables and not able.plain else able
 
 
 def _tried(render: Callable[[], str]) -> str:

@@ -36,7 +36,6 @@ class Dialogue:
 
     opening: messages that stand before all others, and stay. prompt: options of the prompts; if there are tools, the
     messages behind a call are what it returned. interactive: Ctrl-C ends an answer alone, and not the program.
-    tool_format: how calls are written, if the template doesn't tell.
 
     Raises ChatTemplateError if there is no template or it doesn't compile, ToolFormatError if it isn't known how calls
     are written, GrammarError for what answers can't follow, GenerateError if the model has an encoder.
@@ -50,12 +49,14 @@ class Dialogue:
         prompt: PromptOptions,
         *,
         interactive: bool,
-        tool_format: str | None = None,
     ) -> None:
         self._conversation = engine.conversation()
-        self._answers = AnswerOptions(prompt.get("tools"), tool_format=tool_format)
+        self._answers = AnswerOptions(prompt.get("tools"), tool_format=prompt.get("tool_format"))
         self._engine, self._options, self._prompt = engine, options, prompt
-        engine._factory.prepare(self._with_tools([{"role": "user", "content": "?"}]))
+        prepared = self._with_tools([{"role": "user", "content": "?"}])
+        engine._factory.prepare(prepared)
+        if prepared.tool_use is not None and prepared.tool_use.note:
+            note(f"[{prepared.tool_use.note}]")
         self._open_calls: list[ToolCall] = []
         self._interactive = interactive
         self._opening = opening

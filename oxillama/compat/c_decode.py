@@ -48,19 +48,22 @@ def llama_batch_init(n_tokens: Any, embd: Any, n_seq_max: Any) -> llama_batch:
     batch = llama_batch(
         0, (llama_token * n)(), None, (ctypes.c_int32 * n)(), (ctypes.c_int32 * n)(), rows, (ctypes.c_int8 * n)()
     )
-    batch._ids = ids
+    batch._ids, batch._room = ids, n
     return batch
 
 
 def llama_batch_free(batch: llama_batch) -> None:
     """Forgets the arrays of a batch."""
     batch.n_tokens, batch.token, batch.pos, batch.n_seq_id, batch.seq_id, batch.logits = 0, None, None, None, None, None
-    batch._ids = None
+    batch._ids, batch._room = None, 0
 
 
 def llama_batch_get_one(tokens: Any, n_tokens: Any) -> llama_batch:
     """A batch of tokens, a ctypes array, that go on after those so far; the last one's logits are wanted."""
-    return llama_batch(integer("n_tokens", n_tokens), ctypes.cast(tokens, ctypes.POINTER(llama_token)))
+    batch = llama_batch(integer("n_tokens", n_tokens), ctypes.cast(tokens, ctypes.POINTER(llama_token)))
+    if isinstance(tokens, ctypes.Array):
+        batch._room = len(tokens)
+    return batch
 
 
 def _read(batch: llama_batch, position: int, n_vocab: int) -> BatchTokens:
@@ -70,6 +73,9 @@ def _read(batch: llama_batch, position: int, n_vocab: int) -> BatchTokens:
         raise _InvalidBatch("it has embeddings, and batches are of tokens")
     if n <= 0 or not batch.token:
         raise _InvalidBatch(f"it has {n} tokens" if batch.token else "it has no tokens")
+    room = getattr(batch, "_room", n)  # not of one that a program put together from pointers
+    if n > room:
+        raise _InvalidBatch(f"it has {n} tokens, and room for {room}")
     tokens = batch.token[:n]
     for i, token in enumerate(tokens):
         if not 0 <= token < n_vocab:

@@ -94,13 +94,16 @@ def integer(name: str, value: Any) -> int:
 def copied(data: bytes, buf: Any, size: Any) -> int:
     """Writes a text with its closing zero to a buffer of C, cut to its size; the whole text's length.
 
-    buf: a ctypes array of char, a bytearray, or an address.
+    buf: a ctypes array of char, a bytearray, or an address. Raises ConfigError for a null pointer that is to be
+    written to.
     """
     room = integer("buf_size", size)
     if room > 0:
         text = data[: room - 1] + b"\0"
         if isinstance(buf, ctypes.Array | bytearray | memoryview):
             buf[: len(text)] = text
+        elif not ctypes.cast(buf, ctypes.c_void_p).value:
+            raise ConfigError("buf must be a buffer, not a null pointer")
         else:
             ctypes.memmove(buf, text, len(text))
     return len(data)

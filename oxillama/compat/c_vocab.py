@@ -130,6 +130,9 @@ def _adds(name: str) -> Callable[[Any], bool]:
 
 
 def _bytes_at(text: Any, length: int) -> bytes:
+    """Bytes of a text, or at an address. Raises ConfigError for a null pointer."""
+    if text is None:
+        raise ConfigError("text must be bytes or an address, not a null pointer")
     return bytes(text[:length]) if isinstance(text, bytes | bytearray) else ctypes.string_at(text, length)
 
 

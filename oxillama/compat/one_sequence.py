@@ -42,15 +42,11 @@ class OneSequence:
 
     def decode(self, batch: BatchTokens) -> None:
         """Appends the tokens of a batch, and keeps the logits that it asks for."""
-        self.rows, self.places = self.rows[:0], []
-        if batch.wanted == [len(batch.tokens) - 1]:
-            found = self.session.prefill(batch.tokens)[None]
-        elif batch.wanted:
+        if not batch.wanted or batch.wanted == [len(batch.tokens) - 1]:
+            found = self.session.prefill(batch.tokens)[None][: len(batch.wanted)]
+        else:
             found = self.session.forward_logits(batch.tokens, self.position)
             found = found if len(batch.wanted) == len(found) else found[batch.wanted]
-        else:
-            self.session.prefill(batch.tokens)
-            return
         self.rows, self.places = np.ascontiguousarray(found), batch.wanted
 
     def row(self, i: int) -> NDArray[np.float32] | None:

@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 
 from oxillama.chat import ChatTemplate
 from oxillama.chat.continuation import check_continuation
-from oxillama.chat.format import ChatFormat
 from oxillama.chat.literals import Marking, marking_of
 from oxillama.chat.messages import checked_messages
+from oxillama.chat.tool_display import answer_format, note_of, shown_by
 from oxillama.core.context import EngineContext
 from oxillama.core.options import PromptOptions, check_options
 from oxillama.core.prompts import Messages, Tools, check_length, infill_ids
@@ -22,7 +22,9 @@ from oxillama.tokenizer import Tokenizer
 __all__ = ["chat_ids", "chat_prompt", "chat_text", "infill_prompt", "owner_of", "reading_of", "template_for"]
 
 _CONTROL_TEXTS: WeakKeyDictionary[Tokenizer, tuple[str, ...]] = WeakKeyDictionary()
-_ANSWER_OPTIONS = tuple(field.name for field in fields(AnswerOptions) if field.name != "tools")
+_ANSWER_OPTIONS = tuple(
+    field.name for field in fields(AnswerOptions) if field.name not in PromptOptions.__annotations__
+)
 # Arguments of `ChatTemplate.render` that are no variables.
 _ARGUMENTS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "now", "self")
 
@@ -45,7 +47,9 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
         it doesn't see the tools, and all of its answer is text. Of the objects of OpenAI's clients, `function` names
         one tool, and `allowed_tools` lists those that it may call.
     tool_format: how it writes calls, if its template doesn't tell: "hermes", "qwen", "mistral", "mistral-args",
-        "llama3", a `ToolFormat` or `ChatFormat`, or "text": calls stay text.
+        "llama3", a `ToolFormat` or `ChatFormat`, or "text": calls stay text. A template that shows no tools has them
+        described in a system message, with calls in JSON unless a format is named; "generic" does so with any template,
+        and "none" refuses tools instead.
     constrain_tools: False for calls that aren't held to the names and schemas of tools. With "auto" they aren't either
         where a grammar, schema, pattern or choices say what the whole text is.
     parallel_tool_calls: False for one call at most where calls are held to the tools.
@@ -73,7 +77,9 @@ def _divided(options: dict[str, Any]) -> tuple[dict[str, Any], AnswerOptions]:
         raise ConfigError("echo is not for chat(), whose prompt a template makes: chat_tokens() gives its tokens")
     given = {name: options.pop(name) for name in PromptOptions.__annotations__ if name in options}
     answer = AnswerOptions(
-        tools=given.get("tools"), **{name: options.pop(name) for name in _ANSWER_OPTIONS if name in options}
+        tools=given.get("tools"),
+        tool_format=given.get("tool_format"),
+        **{name: options.pop(name) for name in _ANSWER_OPTIONS if name in options},
     )
     given["tools"] = None if answer.tool_choice == "none" else answer.tools
     return given, answer
@@ -96,18 +102,26 @@ def reading_of(
     options: those of `PromptOptions`. prompt: the text that they make, if it is there already.
     Raises what `tool_use_of` raises.
     """
-    tools = options.get("tools")
-    template = template_for(tokenizer, tools, options.get("chat_template"))
+    template = template_for(tokenizer, options.get("tools"), options.get("chat_template"))
+    checked = checked_messages(messages)
+
+    def end_of_prompt(said: Messages, tools: Tools) -> str:
+        return template.generation_prompt(said, prompt=prompt, tools=tools, **_rendering(options))
 
     def begun() -> str:
         try:
-            return template.generation_prompt(messages, prompt=prompt, tools=tools, **_rendering(options))
+            return shown_by(template, checked, options, end_of_prompt)
         except ChatTemplateError:  # it refuses messages that no turn follows
             return ""
 
-    field = check_continuation(options.get("continue_final_message") or False, checked_messages(messages))
+    field = check_continuation(options.get("continue_final_message") or False, checked)
     return tool_use_of(
-        lambda: ChatFormat.of_template(template), begun, messages, answer, thinks=field in (None, "reasoning_content")
+        lambda: answer_format(template, options),
+        begun,
+        messages,
+        answer,
+        thinks=field in (None, "reasoning_content"),
+        note=note_of(template, options),
     )
 
 
@@ -144,9 +158,8 @@ def _ids_and_text(
     """The prompt as `chat_ids` gives it, and as text. owner: of the pieces that the tokenizer keeps."""
     check_options("chat_tokens", options)
     given = checked_messages(messages)  # before it is known whether there is a template
-    tools = options.get("tools")
-    template = template_for(tokenizer, tools, options.get("chat_template"))
-    text, mark = _marked_prompt(tokenizer, template, given, tools, _rendering(options))
+    template = template_for(tokenizer, options.get("tools"), options.get("chat_template"))
+    text, mark = _marked_prompt(tokenizer, template, given, options)
     plain = text.replace(mark, "")
     if context_size is not None:
         check_length(tokenizer, "the prompt of messages", plain, context_size, parse_special=True)
@@ -157,21 +170,27 @@ def _ids_and_text(
 
 
 def _marked_prompt(
-    tokenizer: Tokenizer, template: ChatTemplate, messages: Messages, tools: Tools, options: dict[str, Any]
+    tokenizer: Tokenizer, template: ChatTemplate, messages: list[dict[str, Any]], options: Mapping[str, Any]
 ) -> tuple[str, str]:
     """The prompt, and the mark within texts of control tokens that messages, tools and variables hold; "" if none do.
 
     Raises what `ChatTemplate.render` raises.
     """
-    plain = template.render(messages, tools=tools, **options)
-    marking = marking_of([messages, tools, options], _control_texts(tokenizer), plain)
+    tools, variables = options.get("tools"), _rendering(options)
+
+    def rendered(messages: list[dict[str, Any]], tools: Any, variables: dict[str, Any]) -> str:
+        given = {**options, "tools": tools}
+        return shown_by(template, messages, given, lambda said, shown: template.render(said, tools=shown, **variables))
+
+    plain = rendered(messages, tools, variables)
+    marking = marking_of([messages, tools, variables], _control_texts(tokenizer), plain)
     if marking is None:
         return plain, ""
 
     def marked(by: Marking) -> str:
         said = [by.message(message) for message in messages]
-        given = {name: by.value(value) for name, value in options.items()}
-        return by.prompt(template.render(said, tools=None if tools is None else by.value(tools), **given))
+        given = {name: by.value(value) for name, value in variables.items()}
+        return by.prompt(rendered(said, None if tools is None else by.value(tools), given))
 
     text = marked(marking)
     if text.replace(marking.mark, "") != plain:

@@ -199,6 +199,7 @@ class PromptOptions(TypedDict, total=False):
     """The keywords of `Engine.chat_tokens`; `chat_prompt` says what they mean."""
 
     tools: Tools
+    tool_format: ChatFormat | ToolFormat | str | None
     chat_template: str | None
     template_kwargs: Mapping[str, Any] | None
     reasoning_effort: str | None
@@ -210,7 +211,6 @@ class ChatOptions(GenerateOptions, PromptOptions, total=False):
     """The keywords of `Engine.chat`."""
 
     tool_choice: str | Mapping[str, Any] | None
-    tool_format: ChatFormat | ToolFormat | str | None
     constrain_tools: bool | None
     parallel_tool_calls: bool | None
     reasoning: ReasoningFormat | str | None

@@ -328,10 +328,11 @@ class RequestFactory:
             made.append(self.request(ids, own, outbox, name=name, index=index + i, number=i, leader=leader, echo=echo))
         return made
 
-    def _reading(self, use: ToolUse) -> AnswerReading:
-        """That of one text."""
+    def _reading(self, use: ToolUse, options: TextOptions) -> AnswerReading:
+        """The reading of one text."""
         end = [] if use.reasoning_budget is None else use.end_of_reasoning(self._tokenizer)
-        return AnswerReading(use.parser, use.reasoning_budget, end)
+        parser = use.parser_of(constrained=options.chain.config.constraint is not None)
+        return AnswerReading(parser, use.reasoning_budget, end)
 
     def request(
         self, ids: list[int], options: TextOptions, outbox: ResultQueue, *, name: str = "prompt", number: int = 0,
@@ -374,7 +375,7 @@ class RequestFactory:
             scores=scores,
             number=number,
             criteria=options.stopping_criteria,
-            reading=self._reading(tools) if tools else None,
+            reading=self._reading(tools, options) if tools else None,
             speculation=self._drafts.speculation(drafts) if drafts.draft else None,
             leader=leader,
             cancel_token=options.cancel_token,

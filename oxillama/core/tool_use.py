@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -43,6 +43,7 @@ class ToolUse:
     prompt: the end of the prompt, which may have opened the reasoning.
     reasoning: "auto" for the format's own marks, "none" to leave reasoning in the text, or a `ReasoningFormat`.
     reasoning_budget: so many tokens of reasoning at most; then its end is written in the model's place. None for all.
+    note: what a caller should know of how the tools are shown to the model; "" for nothing.
 
     Raises ConfigError for other values.
     """
@@ -55,6 +56,7 @@ class ToolUse:
     prompt: str = ""
     reasoning: str | ReasoningFormat = "auto"
     reasoning_budget: int | None = None
+    note: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.format is None:
@@ -144,9 +146,18 @@ class ToolUse:
     @property
     def parser(self) -> ChatParser:
         """A new one, for one text."""
-        reasoning = self.reasoning if self.reasoning == "none" and self._marks else self._marks
+        return self.parser_of(constrained=False)
+
+    def parser_of(self, *, constrained: bool) -> ChatParser:
+        """A parser of one text. constrained: a grammar, schema, pattern or choices say what its content is, so that
+        JSON in it is no call."""
         return self._form.parser(
-            self._described, self.prompt, reasoning=reasoning, first_id=self.first_id, must_call=self.choice != "auto"
+            self._described,
+            self.prompt,
+            reasoning=self.reasoning if self.reasoning == "none" and self._marks else self._marks,
+            first_id=self.first_id,
+            must_call=self.choice != "auto",
+            bare=not constrained,
         )
 
     def delimiters(self, tokenizer: Tokenizer) -> frozenset[int]:
@@ -212,15 +223,17 @@ def tool_use_of(
     given: AnswerOptions,
     *,
     thinks: bool = True,
+    note: str = "",
 ) -> ToolUse | None:
     """What `Engine.chat` does with these options: None if there is nothing to find. make: gives the template's format.
     begun: gives the end of the prompt, which the answer goes on from. thinks: False if that is behind the reasoning,
-    whether or not the prompt has it.
+    whether or not the prompt has it. note: of the `ToolUse`.
 
     Raises ConfigError for wrong options and descriptions, ToolFormatError if the template doesn't tell the format.
     """
     choice, allowed = _choice(given)
-    form = None if given.tool_format in (None, "text") else find_format(given.tool_format)
+    by_template = given.tool_format is None or given.tool_format in ("text", "none", "generic")
+    form = None if by_template else find_format(given.tool_format)
     wanted = bool(given.tools) and choice != "none" and given.tool_format != "text"
     if form is None:
         form = make()
@@ -243,6 +256,7 @@ def tool_use_of(
         given.parallel_tool_calls is not False,
         reasoning="auto" if given.reasoning is None else given.reasoning,
         reasoning_budget=given.reasoning_budget,
+        note=note if wanted else "",
     )
     plain = use()
     if not plain.divides:
@@ -305,7 +319,9 @@ def _read_format(given: Fields) -> ChatFormat | ToolFormat:
     if "template" in given:
         source = given.texts("template")
         found = ChatFormat.of_template(source[0], bos_token=source[1], eos_token=source[2])
-        return found.without_calls if source[3:] == ["text"] else found
+        for word in source[3:]:
+            found = {"generic": found.with_generic_calls, "text": found.without_calls}.get(word, found)
+        return found
     fields = dict(given)
     plain = fields.pop("text", False)
     form = ToolFormat(**fields)

@@ -139,9 +139,8 @@ async def _refuse(exchange: Exchange, error: ApiError) -> None:
 
 async def _unknown(scope: Any, receive: Any, send: Any) -> None:
     exchange: Exchange = scope["oxillama"]
-    remedy = "; Ollama's API is not served: use /v1" if exchange.path.startswith("/api/") else ""
-    if (instead := INSTEAD.get(exchange.path)) is not None:
-        remedy = f": {instead}"
+    instead = INSTEAD.get(exchange.path)
+    remedy = "" if instead is None else f": {instead}"
     raise ApiError(404, "unknown_url", f"there is no {exchange.path:.200}{remedy}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from oxillama.core.results import Chunk
 from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.errors import ConfigError, ContextOverflowError, GrammarError, UnsupportedModelError
 from oxillama.sampler_config import MAX_SEED
+from oxillama.sampling import SamplerChain
 from oxillama.server.errors import ApiError, api_error, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import SAMPLING, SERVING
@@ -40,7 +41,8 @@ class Ask:
     messages: a conversation; None where `prompts` are given, texts or token ids. options: keywords of the engine's
     `chat` or `stream`. n: choices for each prompt. constraint: the field of the request that says what the text must
     follow. names: the fields that the request has for those of chat completions. is_cut: whether a part of the prompt
-    had no room.
+    had no room. chain: the sampling without options; None: the model's. behind: puts the tokens of the messages behind
+    others.
     """
 
     chosen: Chosen
@@ -56,6 +58,8 @@ class Ask:
     constraint: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     is_cut: bool = False
+    chain: SamplerChain | None = None
+    behind: Callable[[list[int]], list[int]] | None = None
 
 
 class Run:
@@ -129,12 +133,14 @@ def _made(ask: Ask) -> Run:
     assert model.chain is not None
     try:
         if ask.messages is not None:
-            prompts, echoes = [chat_prompt(context, ask.messages, ask.options)], [""]
+            ids = chat_prompt(context, ask.messages, ask.options)
+            prompts, echoes = [ids if ask.behind is None else ask.behind(ids)], [""]
         else:
             read = [_prompt(ask, f"prompt[{i}]" if len(ask.prompts) > 1 else "prompt", p)
                     for i, p in enumerate(ask.prompts)]  # fmt: skip
             prompts, echoes = [ids for ids, _ in read], [text for _, text in read]
-        options = read_options("stream", {"n": ask.n, **ask.options, **_bounded(ask, prompts)}, model.chain)
+        given = {"n": ask.n, **ask.options, **_bounded(ask, prompts)}
+        options = read_options("stream", given, ask.chain or model.chain)
         return Run(ask, prompts, echoes, options)
     except GrammarError as error:
         raise grammar_error(error, ask) from None

@@ -20,6 +20,11 @@ LEAST_RATE = 1024  # bytes a second, once the time that every body has is over
 MAX_DEPTH = 320
 MAX_PLACE = 200  # characters of the place of a string
 _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair: whole ones are single characters
+# Fields whose objects have keys of the client's own; `input` at the beginning has items.
+_WRITTEN = frozenset((
+    "arguments", "chat_template_kwargs", "client_metadata", "input", "input_schema", "json_schema", "metadata",
+    "parameters", "schema",
+))  # fmt: skip
 _GZIP = zlib.MAX_WBITS | 16
 # Content-Encoding -> how zlib calls its format. Some send deflate without the header that it has.
 _PACKED = {"gzip": (_GZIP,), "x-gzip": (_GZIP,), "deflate": (zlib.MAX_WBITS, -zlib.MAX_WBITS)}
@@ -134,13 +139,19 @@ def _mended(place: str, value: Any, reading: Reading) -> Any:
     found = {}
     for name, one in value.items():
         key = _HALF.sub("\ufffd", name)
-        inner = f"{place}.{key:.64}" if place else f"{key:.64}"
+        inner = place if _holds_content(place) else f"{place}.{key:.64}" if place else f"{key:.64}"
         found[key] = _mended(inner, one, reading)
         if key != name:
             reading.leave_out(f"{inner[:MAX_PLACE]}=surrogate", "its name holds half of a surrogate pair", "surrogate")
     if len(found) < len(value):
         raise ApiError(400, "invalid_json", "the body is no JSON: an object has the same key twice")
     return found
+
+
+def _holds_content(place: str) -> bool:
+    """Whether the keys of an object there are content, and no names of fields."""
+    outer, _, name = place.rpartition(".")
+    return name.partition("[")[0] in _WRITTEN and (bool(outer) or not name.startswith("input"))
 
 
 def check_nesting(value: dict[str, Any]) -> None:

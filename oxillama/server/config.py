@@ -12,9 +12,19 @@ from oxillama._util.checks import check_bool, check_choice, check_float, check_i
 from oxillama._util.text_files import read_text
 from oxillama.errors import ConfigError
 
-__all__ = ["ENVIRONMENT", "ServerConfig", "from_environment", "from_file", "from_texts", "shown_default"]
+__all__ = [
+    "ENVIRONMENT",
+    "OLLAMA_PORT",
+    "PORT",
+    "ServerConfig",
+    "from_environment",
+    "from_file",
+    "from_texts",
+    "shown_default",
+]
 
 ENVIRONMENT = "OXILLAMA_SERVE_"
+PORT, OLLAMA_PORT = 8000, 11434
 T = TypeVar("T")
 
 
@@ -36,7 +46,9 @@ class ServerConfig:
     """
 
     host: str = setting("127.0.0.1", "address to listen on", metavar="ADDRESS")
-    port: int = setting(8000, "port; 0 takes a free one", most=65535)
+    port: int | None = setting(None, f"port; 0 takes a free one; default {PORT}, with ollama {OLLAMA_PORT}",
+                               most=65535)  # fmt: skip
+    ollama: bool = setting(False, "be where Ollama's clients look: at its port, and / answers that it is running")
     uds: str | None = setting(None, "listen on this Unix socket instead, which its owner alone may use", metavar="PATH")
     api_key: str | None = setting(None, "key that requests need; other users see it in the list of processes",
                                   metavar="KEY", secret=True)  # fmt: skip
@@ -63,11 +75,12 @@ class ServerConfig:
     drain_timeout: float = setting(30.0, "seconds for running requests when the server ends")
     stall_timeout: float = setting(60.0, "seconds without a byte read after which a client is cut off", least=0.01)
     max_backlog: int = setting(1 << 20, "bytes that a client may be behind", least=1024, most=1 << 40, size=True)
-    sse_ping: float = setting(15.0, "seconds of silence after which a stream gets a comment", least=0.01)
+    sse_ping: float = setting(15.0, "seconds of silence after which a stream gets a sign of life", least=0.01)
     generation_config: str = setting("openai", "whose defaults count: OpenAI's, or those of the model's file",
                                      choices=("openai", "file"))  # fmt: skip
     default: tuple[str, ...] = setting((), "another default of a sampling field", metavar="KEY=VALUE")
-    tool_format: str | None = setting(None, "how the model writes calls, if its template doesn't tell", metavar="NAME")
+    tool_format: str | None = setting(None, "how the model writes calls, if its template doesn't tell; none refuses "
+                                      "tools that the template doesn't show", metavar="NAME")  # fmt: skip
     reasoning_format: str | None = setting(None, "marks of reasoning, if the template doesn't tell; none leaves it in "
                                            "the text", metavar="'BEGIN END'")  # fmt: skip
     chat_template: str | None = setting(None, "a Jinja template in place of the model's own", metavar="FILE")
@@ -89,6 +102,8 @@ class ServerConfig:
     idle_unload: float = setting(0.0, "seconds without a request after which a model leaves memory; 0: never")
 
     def __post_init__(self) -> None:
+        if self.port is None:
+            object.__setattr__(self, "port", OLLAMA_PORT if self.ollama is True else PORT)
         for one in fields(self):
             checked = _CHECKS[_kind(one)](one.name, getattr(self, one.name), one.metadata)
             object.__setattr__(self, one.name, checked)

@@ -73,6 +73,10 @@ class ApiError(Exception):
         """The body in OpenAI's form."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
+    def ollama(self) -> dict[str, Any]:
+        """The body in Ollama's form."""
+        return {"error": self.message}
+
     def anthropic(self, request_id: str) -> dict[str, Any]:
         """The body in Anthropic's form."""
         kind = _ANTHROPIC.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
@@ -89,12 +93,15 @@ def bad_value(param: str, message: str, code: str = "invalid_value") -> ApiError
 def own_field(place: str, names: Mapping[str, str]) -> tuple[str, str] | None:
     """The field of chat completions that a place lies in, and the request's own; None if it has no other name.
 
-    names: the fields that the request has for those of chat completions, the longer ones first.
+    names: the fields that the request has for those of chat completions; the longest one counts.
     """
-    for chat, own in names.items():
-        if place == chat or place.startswith((f"{chat}[", f"{chat}.")):
-            return chat, own
-    return None
+    chat = place
+    while chat not in names:
+        end = max(chat.rfind("["), chat.rfind("."))
+        if end < 0:
+            return None
+        chat = chat[:end]
+    return chat, names[chat]
 
 
 def own_place(place: str, names: Mapping[str, str]) -> str:

@@ -80,6 +80,18 @@ class Exchange:
         """Whether errors have Anthropic's form."""
         return "/v1/messages/" in f"{self.path}/"
 
+    @property
+    def ollama(self) -> bool:
+        """Whether the path is one of Ollama's API, whose errors have a form of their own."""
+        return bool(self.path.startswith("/api/"))
+
+    @property
+    def content_type(self) -> str:
+        """The type of the body. Where Ollama's API is spoken, programs send JSON under any, as `curl -d` does; what a
+        page of a browser sends must say that it is JSON."""
+        from_page = "origin" in self.headers or "sec-fetch-site" in self.headers
+        return "application/json" if self.ollama and not from_page else self.headers.get("content-type", "")
+
     async def elsewhere(self, make: Callable[[], T]) -> T:
         """make(), in another thread, of which a key has half at most."""
         return await self.service.elsewhere(make, self.key.name)
@@ -92,7 +104,7 @@ class Exchange:
         self._watcher = asyncio.ensure_future(self._watch())
         if not body and not record.fields:
             return {}
-        kind = self.headers.get("content-type", "")
+        kind = self.content_type
         if len(body) > LARGE_BODY or "content-encoding" in self.headers:
             return await self.elsewhere(lambda: self._read(record, body, kind))
         return self._read(record, body, kind)
@@ -172,7 +184,7 @@ class Exchange:
         self.tally.finish_reason = error.code
         if self.status:
             raise ClientGone
-        body = error.anthropic(self.id) if self.anthropic else error.openai()
+        body = error.ollama() if self.ollama else error.anthropic(self.id) if self.anthropic else error.openai()
         await self.json(body, error.status, {"cache-control": "no-store", **error.headers})
 
 

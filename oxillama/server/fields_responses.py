@@ -64,7 +64,8 @@ PART = Tagged(TEXTS, other=other_content)
 CONTENT = Either({"string": Text(), "array": ListOf(PART, MAX_MESSAGES)})
 GIVEN = Either({"string": Text(), "array": ListOf(Tagged(TEXTS, other=result_content), MAX_MESSAGES)})
 ROLES = ("system", "developer", "user", "assistant")
-REASONING = ListOf(Tagged({kind: text_form(kind) for kind in ("reasoning_text", "summary_text")}), MAX_MESSAGES)
+THOUGHT = Tagged({kind: text_form(kind) for kind in ("reasoning_text", "summary_text", "text")}, other=other_content)
+REASONING = ListOf(THOUGHT, MAX_MESSAGES)
 
 
 def other_item(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
@@ -119,7 +120,7 @@ FUNCTIONS = {
 NAMESPACE = form(
     "namespace", Field("name", TOOL_NAME, "of the namespace", required=True),
     wished("description", Only(("",)), "functions have descriptions of their own"),
-    Field("tools", ListOf(Tagged(FUNCTIONS, other=vendor_tool), MAX_TOOLS), "its functions", required=True),
+    Field("tools", ListOf(Tagged(FUNCTIONS, other=vendor_tool), MAX_TOOLS), "its functions"),
 )  # fmt: skip
 
 
@@ -128,14 +129,18 @@ def other_tool(place: str, kind: str, value: dict[str, Any], reading: Reading) -
     if kind != "namespace":
         return vendor_tool(place, kind, value, reading)
     found = NAMESPACE.read(place, value, reading)
-    tools = Placed.of(f"{place}.tools", found["tools"])
+    tools = Placed.of(f"{place}.tools", found.get("tools", []))
     if not tools:
         return vendor_tool(place, kind, value, reading)
     return Placed((own, {**tool, "namespace": found["name"]}) for own, tool in zip(tools.places, tools, strict=True))
 
 
 TOOL = Tagged(FUNCTIONS, other=other_tool)
-NAMED = {kind: form(kind, Field("name", Text(1, 256), "of the tool", required=True)) for kind in ("function", "custom")}
+SPACE = Field("namespace", Text(0, 256), "that the tool is of")
+NAMED = {
+    kind: form(kind, Field("name", Text(1, 256), "of the tool", required=True), SPACE)
+    for kind in ("function", "custom")
+}
 CHOICE: Kind = Either({
     "string": Choice(("none", "auto", "required")),
     "object": Tagged({

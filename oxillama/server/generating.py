@@ -16,9 +16,9 @@ from oxillama.server.exchange import Exchange, dumped
 from oxillama.server.failures import failure
 from oxillama.server.kinds import Record
 from oxillama.server.models import Chosen
-from oxillama.server.sse import HEADERS, Event, EventWriter, encoded
+from oxillama.server.sse import Event, EventFormat, EventWriter
 
-__all__ = ["Dialect", "answered", "choices_of"]
+__all__ = ["Dialect", "answered", "choices_of", "respond", "running"]
 
 
 class Dialect(Protocol):
@@ -29,6 +29,10 @@ class Dialect(Protocol):
 
     choices: list[Choice]
     tail: bytes
+
+    @property
+    def stream_format(self) -> EventFormat:
+        """How the events of a stream are written."""
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
@@ -58,20 +62,20 @@ async def answered(
     """Answers a request: `record` checks its fields, `read` says what they ask for, `dialect` tells what it gives."""
     values = await exchange.fields(record)
     chosen = await exchange.service.models.use(values.get("model"))
-    async with running(exchange, chosen, lambda: read(values, exchange, chosen)) as run:
+    async with running(exchange, chosen, lambda: prepare(read(values, exchange, chosen))) as run:
         await respond(exchange, run, dialect(run, values))
 
 
 @contextlib.asynccontextmanager
-async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -> AsyncIterator[Run]:
-    """A run of what `make` asks for, when it is its turn; nothing of it stays behind. Raises what keeps it out."""
+async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Run]) -> AsyncIterator[Run]:
+    """The run that `make` prepares, when it is its turn; nothing of it stays behind. Raises what keeps it out."""
     service, tally = exchange.service, exchange.tally
     with chosen.in_use():
         async with service.gate.enter(exchange.key) as place:
             tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
             run = None
             try:
-                made = await exchange.elsewhere(lambda: prepare(make()))
+                made = await exchange.elsewhere(make)
                 place.expect(expected(made))
                 note_cut(exchange, made)
                 run, exchange.place = made, place
@@ -135,10 +139,11 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
             await exchange.answer(body, "application/json")
         return
     config = exchange.service.config
-    await exchange.start(200, HEADERS)
+    written = dialect.stream_format
+    await exchange.start(200, written.headers)
     writer = EventWriter(
         exchange.send, stall=config.stall_timeout, most=config.max_backlog, ping=config.sse_ping,
-        behind=lambda: run.behind, abort=exchange.abort,
+        behind=lambda: run.behind, abort=exchange.abort, alive=written.alive,
     )  # fmt: skip
     try:
         async with writer:
@@ -150,7 +155,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
         if task is not None:
             task.uncancel()
         exchange.tally.finish_reason = exchange.tally.failed = "draining"
-        await writer.write(encoded(dialect.failed(ApiError(503, "draining", "the server ends"))))
+        await writer.write(written.encoded(dialect.failed(ApiError(503, "draining", "the server ends"))))
     except ClientGone:
         exchange.gone = True
         raise
@@ -160,6 +165,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
 
 async def stream(exchange: Exchange, run: Run, dialect: Dialect, writer: EventWriter) -> None:
     """Writes the body of a stream: all events of one step of the model together."""
+    encoded = dialect.stream_format.encoded
     await writer.write(encoded(dialect.begin()))
     while True:
         try:

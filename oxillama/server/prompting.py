@@ -10,6 +10,7 @@ from typing import Any
 from oxillama.chat import ChatTemplate
 from oxillama.chat.format import ChatFormat
 from oxillama.chat.shapes import ReasoningFormat
+from oxillama.chat.tool_display import note_of
 from oxillama.chat.variables import EFFORT_VARIABLES
 from oxillama.core.chat import chat_ids, template_for
 from oxillama.core.options import PromptOptions
@@ -20,7 +21,7 @@ from oxillama.server.exchange import Exchange
 from oxillama.server.fields import CHAT
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
-from oxillama.server.turns import renamed
+from oxillama.server.turns import moved_tools, renamed
 
 __all__ = ["conversation", "prompt_of", "requires_calls", "template_options", "use_tools"]
 
@@ -52,7 +53,10 @@ def conversation(
         options["parallel_tool_calls"] = False
     if exchange.service.reasoning is not None:
         options["reasoning"] = exchange.service.reasoning
-    use_thinking(values, options, template_for(engine.tokenizer, options.get("tools"), template), exchange.reading)
+    chat_template = template_for(engine.tokenizer, options.get("tools"), template)
+    if options.get("tool_choice") != "none" and (note := note_of(chat_template, options)):
+        _warn(exchange, note)
+    use_thinking(values, options, chat_template, exchange.reading)
     return plain_messages(values["messages"])
 
 
@@ -69,7 +73,9 @@ def template_options(
     names = PromptOptions.__annotations__
     options = {f.to: values[f.name] for f in CHAT.fields if f.to in names and f.name in values}
     options["cache_salt"] = exchange.service.salt_of(exchange.key.name)  # of what is kept of its tools
-    messages = conversation(values, options, exchange, chosen)
+    if moved := moved_tools(values):
+        exchange.reading.names = moved
+    messages = renamed(lambda: conversation(values, options, exchange, chosen), moved)
     given = {name: value for name, value in options.items() if name in names}
     if options.get("tool_choice") == "none":
         given.pop("tools", None)
@@ -218,9 +224,13 @@ def _holdable(tool: dict[str, Any], asked: bool, place: str, exchange: Exchange,
             if asked:
                 where = f"{place}.function.parameters"
                 raise bad_value(where, f"{where}: {fault}", "invalid_json_schema")
-            known = exchange.extra.get("X-Oxillama-Warnings", "")
             name = function["name"].encode("ascii", "replace").decode()
-            text = f"{place}: the arguments of {name} are held to no schema"
-            exchange.extra["X-Oxillama-Warnings"] = f"{known}; {text}" if known else text
+            _warn(exchange, f"{place}: the arguments of {name} are held to no schema")
             function["parameters"] = ANY_ARGUMENTS
     return {"type": "function", "function": function}
+
+
+def _warn(exchange: Exchange, text: str) -> None:
+    """Says something in the header of warnings."""
+    known = exchange.extra.get("X-Oxillama-Warnings", "")
+    exchange.extra["X-Oxillama-Warnings"] = f"{known}; {text}" if known else text

@@ -21,6 +21,7 @@ from oxillama.server.left_out import LeftOut
 from oxillama.server.limits import Gate
 from oxillama.server.metrics import ServerMetrics
 from oxillama.server.models import Models
+from oxillama.server.residence import Residence
 
 __all__ = ["Service"]
 
@@ -56,11 +57,12 @@ class Service:
     def __init__(self, models: Models, config: ServerConfig) -> None:
         self.models, self.config = models, config
         self.keys, self.admins = keys_of(config)
+        self.residence = Residence(models)
         self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
         self.left_out = LeftOut(self.metrics)
         self.secret = os.urandom(32)
-        if config.tool_format not in (None, "text"):
+        if config.tool_format not in (None, "text", "none"):
             find_format(config.tool_format)  # raises for a name of none
         self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False
@@ -118,6 +120,7 @@ class Service:
 
     async def close(self) -> None:
         """Gives back threads and models."""
+        self.residence.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self.models.close()
 

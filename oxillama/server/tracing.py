@@ -25,6 +25,10 @@ _OPERATIONS = {
     "/v1/messages": "chat",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
+    "/api/chat": "chat",
+    "/api/generate": "text_completion",
+    "/api/embed": "embeddings",
+    "/api/embeddings": "embeddings",
 }
 FAULT = 500  # and above: the span is an error
 GONE = 499  # of a client that left before its answer was whole

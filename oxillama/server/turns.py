@@ -6,13 +6,14 @@ import base64
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeVar
 
 from oxillama.server.errors import ApiError, own_field
 from oxillama.server.kinds import Placed
 from oxillama.server.reading import Reading
 
-__all__ = ["Translated", "Turns", "chat_tools", "of_items", "renamed", "text_of", "tool_names"]
+__all__ = ["Translated", "Turns", "chat_tools", "moved_tools", "of_items", "renamed", "text_of", "tool_names"]
 
 T = TypeVar("T")
 PART_SEPARATOR = "\n"
@@ -27,7 +28,7 @@ def text_of(content: Any) -> str:
 class Translated:
     """A request of another dialect as one of chat completions.
 
-    names: the fields that the request has for those of `values`, the longer ones first.
+    names: the fields that the request has for those of `values`; the longest one counts.
     """
 
     values: dict[str, Any]
@@ -146,7 +147,8 @@ def unsealed(text: str) -> str:
 class Offered:
     """The names under which the model is shown the tools of a response: their own, where no two are alike.
 
-    Of several that are, those of a namespace are called NAMESPACE.NAME. custom: the names of custom tools.
+    Of several that are, those of a namespace are called NAMESPACE.NAME, with a number if that is another one's name.
+    custom: the names of custom tools.
     """
 
     def __init__(self, tools: list[dict[str, Any]]) -> None:
@@ -155,16 +157,25 @@ class Offered:
         self._own: dict[str, tuple[str, str]] = {}  # namespace and name of each that has a namespace
         for tool in tools:
             space, name = tool.get("namespace"), tool["name"]
-            shown = name if space is None or counts[name] == 1 else f"{space}.{name}"
-            self.names.append(shown)
+            shown = name
             if space is not None:
+                shown = name if counts[name] == 1 else self._free(f"{space}.{name}", (space, name), counts)
                 self._own[shown] = space, name
+            self.names.append(shown)
         kinds = zip(self.names, tools, strict=True)
         self.custom = frozenset(shown for shown, tool in kinds if tool["type"] == "custom")
         self._shown = {own: shown for shown, own in self._own.items()}
 
+    def _free(self, name: str, own: tuple[str, str], taken: Mapping[str, int]) -> str:
+        """The name, or one with a number that is no other tool's; a tool that comes twice has the same twice."""
+        numbers = count(2)
+        found = name
+        while found in taken or self._own.get(found, own) != own:
+            found = f"{name}_{next(numbers)}"
+        return found
+
     def name_of(self, item: Mapping[str, Any]) -> str:
-        """The name of the function that an item of the input called."""
+        """The name of the function that an item of the input, or a choice, calls."""
         name: str = item["name"]
         return self._shown.get((item.get("namespace", ""), name), name)
 
@@ -182,7 +193,7 @@ def chat_tools(values: Mapping[str, Any], offered: Offered) -> dict[str, Any]:
     choice = values.get("tool_choice")
     if isinstance(choice, Mapping):
         chosen = choice.get("tools", [choice])
-        named = [{"type": kind, kind: {"name": one["name"]}} for one in chosen for kind in [one["type"]]]
+        named = [{"type": kind, kind: {"name": offered.name_of(one)}} for one in chosen for kind in [one["type"]]]
         if choice["type"] != "allowed_tools":
             choice = named[0]
         else:
@@ -211,6 +222,12 @@ def tool_names(tools: list[Any], schema: str = "parameters") -> dict[str, str]:
         if place != f"tools[{i}]":
             names[f"tools[{i}]"] = place
     return names
+
+
+def moved_tools(values: Mapping[str, Any]) -> dict[str, str]:
+    """The places of tools of chat completions behind those that were left out."""
+    places = Placed.of("tools", values.get("tools", [])).places
+    return {f"tools[{i}]": place for i, place in enumerate(places) if place != f"tools[{i}]"}
 
 
 def choice_names(choice: Any) -> dict[str, str]:

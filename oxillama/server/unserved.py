@@ -1,4 +1,4 @@
-"""Paths of llama-server that are not served, and what there is instead."""
+"""Paths of llama-server and Ollama that are not served, and what there is instead."""
 
 from __future__ import annotations
 
@@ -21,4 +21,9 @@ INSTEAD = {
     "/v1/audio/transcriptions": "sound can't be read",
     "/cors-proxy": "nothing is ever fetched",
     "/tools": "tools are those of a request",
+    "/api/me": "there are no accounts: keys are those of --api-key-file",
+    "/api/signout": "there are no accounts: keys are those of --api-key-file",
+    "/api/status": "GET /ready tells whether the models are there",
+    "/api/experimental/web_search": "nothing is ever fetched",
+    "/api/experimental/web_fetch": "nothing is ever fetched",
 }

@@ -162,6 +162,7 @@ MIDST = [
     ("<s>{{ m.content }}</s>", "<s>s</s><u>hello</u><a>a</a><s>note</s><u>hello</u><a>"),
     ("{% if loop.first %}<s>{{ m.content }}</s>{% endif %}", None),
     ("{% if loop.first %}<s>{{ m.content }}</s>{% else %}{{ raise_exception('only first') }}{% endif %}", None),
+    ("{% if loop.last or loop.first %}<s>{{ m.content }}</s>{% else %}{{ raise_exception('ends') }}{% endif %}", None),
 ]
 
 
@@ -193,6 +194,38 @@ def test_a_system_message_between_a_call_and_what_follows():
     note = {"role": "system", "content": "note"}
     said = ChatTemplate(by_role(system=first, **branches)).render([USER, called(), result(), note])
     assert said == "<u>hello</u><a></a><t>sunny\n<system>\nnote\n</system></t><a>"
+
+
+HOISTS = (
+    "{% for m in messages %}{% if m.role == 'system' %}<s>{{ m.content }}</s>{% endif %}{% endfor %}"
+    "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role[0] }}>{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+def test_a_system_message_changes_nothing_before_it_where_a_template_prints_all_at_the_beginning():
+    template = ChatTemplate(HOISTS)
+    system, more, note = ({"role": "system", "content": text} for text in ("s", "more", "note"))
+    answer = {"role": "assistant", "content": "a"}
+    turns = [system, more, USER, note, answer, note, USER, answer]
+    for n in range(2, len(turns)):
+        begun, longer = (template.render(turns[:k], add_generation_prompt=False) for k in (n, n + 1))
+        assert longer.startswith(begun) or turns[n]["role"] == "user"  # a note before it is then in it
+    assert longer == (
+        "<s>s</s><s>more</s><u>hello\n<system>\nnote\n</system><a>a<u><system>\nnote\n</system>\nhello<a>a"
+    )
+
+
+def test_a_system_message_between_a_call_and_its_results_stands_behind_them():
+    """Templates look for what calls gave right behind them."""
+    refuses = (
+        "{% for m in messages %}{% if m.role == 'tool' and not (loop.previtem.tool_calls or loop.previtem.role == "
+        "'tool') %}{{ raise_exception('no call') }}{% endif %}<{{ m.role[0] }}>{{ m.content }}{% endfor %}"
+    )
+    note = {"role": "system", "content": "note"}
+    said = [USER, called(call({})), note, result(), result(), {"role": "assistant", "content": "a"}]
+    wanted = "<u>hello<a><t>sunny<t>sunny\n<system>\nnote\n</system><a>a"
+    assert ChatTemplate(refuses).render(said) == wanted
+    assert ChatTemplate(HOISTS).render(said) == wanted
 
 
 def test_a_system_message_that_is_printed_at_times():

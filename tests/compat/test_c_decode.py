@@ -154,6 +154,13 @@ def test_wrong_batches(ctx, errors):
         "pos[0] is 3, and the next position is 2": filled([5], 3),
         "it has 0 tokens": filled([]),
     }
+    beyond, freed = filled([5], 2), filled([5], 2)
+    beyond.n_tokens = 1 << 30
+    llama_cpp.llama_batch_free(freed)
+    freed.n_tokens = 1
+    wrong["it has 1073741824 tokens, and room for 1"] = beyond
+    wrong["it has no tokens"] = freed
+    wrong["it has 3 tokens, and room for 2"] = llama_cpp.llama_batch_get_one((ctypes.c_int32 * 2)(5, 6), 3)
     two, other, nobody, embeddings = (filled([5], 2) for _ in range(4))
     two.n_seq_id[0] = 2
     other.seq_id[0][0] = 1
@@ -174,6 +181,7 @@ def test_wrong_batches(ctx, errors):
 def test_without_room(ctx, errors):
     assert llama_cpp.llama_decode(ctx, filled([5] * 250)) == 0
     assert llama_cpp.llama_decode(ctx, filled([6] * 7, 250)) == 1
+    assert bool(llama_cpp.llama_get_logits_ith(ctx, 249))  # what was there is still there
     assert "n_ctx" in errors.text
     assert "context_size" not in errors.text
     assert llama_cpp.llama_memory_seq_pos_max(ctx, 0) == 249

@@ -7,6 +7,7 @@ import pytest
 import oxillama.compat as llama_cpp
 from oxillama import gguf
 from oxillama.core.loading import shipped_model
+from oxillama.errors import ConfigError
 from tests.models.bert import BERT, HEADS, changed, with_head
 
 
@@ -76,6 +77,10 @@ def test_metadata(model):
     assert small == b"llama\0"
     place = ctypes.c_void_p(ctypes.addressof(buffer))
     assert llama_cpp.llama_model_desc(made, place, 32) == 22
+    for null in (None, ctypes.c_void_p(), ctypes.c_char_p()):
+        assert llama_cpp.llama_model_desc(made, null, 0) == 22
+        with pytest.raises(ConfigError, match="not a null pointer"):
+            llama_cpp.llama_model_desc(made, null, 32)
     assert buffer.value == b"llama oxillama default"
 
 

@@ -50,6 +50,8 @@ def test_tokens(model, vocab):
 def test_text_to_tokens_and_back(model, vocab):
     assert tokenize(vocab, TEXT) == (5, [0, 449, 456, 262, 408])
     assert tokenize(vocab, TEXT, room=4) == (-5, [])
+    with pytest.raises(ConfigError, match="not a null pointer"):
+        llama_cpp.llama_tokenize(vocab, None, 5, (ctypes.c_int32 * 8)(), 8, True, False)
     assert tokenize(vocab, b"a\xff")[1] == model.vocabulary.encode("a�", True, True)
     ids = (ctypes.c_int32 * 6)(0, 449, 456, 262, 408, 1)
     buffer = ctypes.create_string_buffer(64)

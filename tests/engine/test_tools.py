@@ -156,7 +156,7 @@ def test_without_tools(engine):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"tools": TOOLS}, ox.ToolFormatError, "the chat template doesn't tell in which format"),
+        ({"tools": TOOLS, "tool_format": "none"}, ox.ToolFormatError, "the chat template doesn't tell in which format"),
         ({"tools": TOOLS, "tool_format": "xml"}, ox.ToolFormatError, "tool_format must be one of 'hermes'"),
         (
             {"tools": TOOLS, "tool_choice": "maybe"},

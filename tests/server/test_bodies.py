@@ -117,6 +117,14 @@ def test_places_stay_short_however_deep_they_are():
     assert reading.header.endswith("more")
 
 
+def test_keys_that_a_client_wrote_are_in_no_place():
+    body = {"input": [{"arguments": {"secret": ["x"]}}], "tools": [{"parameters": {"properties": {"secret": "x"}}}]}
+    _, reading = read(json.dumps(body).replace('"x"', r'"\ud83d"'))
+    assert reading.header == "input[0].arguments[0]=surrogate, tools[0].parameters=surrogate"
+    _, reading = read(r'{"input": [{"input": {"secret\ud83d": {"a": "\ud83d"}}}], "metadata": {"secret": "\ud83d"}}')
+    assert reading.header == "input[0].input=surrogate, metadata=surrogate"
+
+
 def test_a_conversation_that_was_cut_by_utf_16(client, caplog):
     caplog.set_level(logging.INFO, "oxillama")
     body = rb'{"messages": [{"role": "user", "content": "Hi \ud83d"}], "max_tokens": 3, "temperature": 0}'

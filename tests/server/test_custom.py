@@ -191,7 +191,8 @@ def test_every_value_is_taken_or_refused_by_name(hermes, path):
         answer = hermes.post(CHAT, messages=HI, tools=[made], max_tokens=1)
         if answer.status != 200:
             assert answer.status == 400, (value, answer.body)
-            assert answer.error["param"].startswith("tools"), (value, answer.error)
+            too_long = answer.error["code"] == "context_length_exceeded"  # the prompt has the tool
+            assert too_long or answer.error["param"].startswith("tools"), (value, answer.error)
 
 
 @pytest.mark.parametrize(("form", "place"), [

@@ -2,6 +2,7 @@
 
 import pytest
 
+from oxillama.server.errors import own_place
 from oxillama.server.fields import CALL, CHAT, COMPLETIONS
 from oxillama.server.kinds import Only, Reading
 from tests.server.client import HI
@@ -145,3 +146,28 @@ def test_the_schema_says_where_a_kind_is_needed():
     assert all("type" in form["required"] for form in known["tools"]["items"]["anyOf"])
     calls = known["messages"]["items"]["properties"]["tool_calls"]["items"]["anyOf"]
     assert not any("type" in form["required"] for form in calls)  # `function`, by default
+
+
+def test_the_longest_name_of_a_place_counts():
+    """And is found without a look at the others: of a long conversation, each message has a name."""
+    names = {f"messages[{i}].tool_calls[0]": f"input[{2 * i + 1}]" for i in range(1000)}
+    names |= {"messages": "input", "messages[3]": "input[6]", "max_completion_tokens": "max_output_tokens"}
+
+    class Hashed(dict):
+        def __iter__(self):
+            raise AssertionError
+
+        items = keys = __iter__
+
+    for place, own in {
+        "messages": "input",
+        "messages[3].content": "input[6].content",
+        "messages[3].tool_calls[0].function.name": "input[7].function.name",
+        "messages[3].tool_calls[1]": "input[6].tool_calls[1]",
+        "messages[4].content[1].type": "input[4].content[1].type",
+        "max_completion_tokens": "max_output_tokens",
+        "max_completion": "max_completion",
+        "messagesx[3]": "messagesx[3]",
+        "": "",
+    }.items():
+        assert own_place(place, Hashed(names)) == own

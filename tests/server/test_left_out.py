@@ -40,6 +40,11 @@ CASES = [
     (CHAT, {"verbosity": "low"}, "verbosity"),
     (CHAT, {"service_tier": "flex"}, "service_tier"),
     (CHAT, {"store": True}, "store"),
+    (CHAT, {"models": ["a"], "reasoning_format": "none", "parse_tool_calls": False, "speed": "fast"},
+     "models, reasoning_format, parse_tool_calls, speed"),
+    (COMPLETIONS, {"models": ["a"]}, "models"),
+    (MESSAGES, {"seed": 1}, "seed"),
+    (RESPONSES, {"conversation_id": "a"}, "conversation_id"),
     (CHAT, {"web_search_options": {}}, "web_search_options"),
     (CHAT, {"tools": [{"type": "web_search"}]}, "tools[0].type=web_search"),
     (CHAT, {"messages": [{**HI[0], "reasoning_details": []}]}, "messages[0].reasoning_details"),
@@ -91,7 +96,7 @@ def test_a_strict_server_refuses_it(configured, path, fields, said):
 @pytest.mark.parametrize("path", BASES)
 def test_nothing_is_said_of_a_request_that_asks_for_nothing_else(configured, path):
     asked = {CHAT: {"store": False, "verbosity": "medium", "service_tier": "auto", "user": "u", "tools": [],
-                    "tool_choice": "auto"},
+                    "tool_choice": "auto", "reasoning_format": "auto", "parse_tool_calls": True},
              COMPLETIONS: {"service_tier": "default", "metadata": {"a": "b"}},
              RESPONSES: {"store": False, "truncation": "disabled", "client_metadata": {"a": "b"}, "tools": [],
                          "tool_choice": "auto", "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k"},
@@ -123,6 +128,26 @@ def test_pictures_and_files_of_messages_are_refused(client, block):
     answer = client.post(MESSAGES, {**BASES[MESSAGES], **blocks(block)})
     assert answer.status == 400
     assert answer.json["error"]["message"].startswith("messages[0].content[1]")
+
+
+def document(*parts, **fields):
+    return {"type": "document", "source": {"type": "content", "content": list(parts)}, **fields}
+
+
+def test_what_of_a_document_is_not_read_is_said(client):
+    text, picture = {"type": "text", "text": "A fox."}, {"type": "image", "source": {"type": "url", "url": "u"}}
+    for block, said in (
+        (document(text, citations={"enabled": True}, foo=1), "content[1].citations, messages[0].content[1].foo"),
+        (document(text, {"type": "quiz"}), "content[1].source.content[1].type=quiz"),
+        (document(text, citations={"enabled": False}, cache_control={"type": "ephemeral"}, title=None), None),
+    ):
+        answer = client.post(MESSAGES, {**BASES[MESSAGES], **blocks(block)})
+        assert (answer.status, answer.headers.get(SAID)) == (200, said and f"messages[0].{said}")
+    answer = client.post(MESSAGES, {**BASES[MESSAGES], **blocks(document(text, picture))})
+    assert answer.json["error"]["message"].startswith("messages[0].content[1].source.content[1].type: pictures")
+    given = blocks({"type": "tool_result", "tool_use_id": "a", "content": [document(text, picture)]})
+    answer = client.post(f"{MESSAGES}/count_tokens", given)
+    assert answer.headers[SAID] == "messages[0].content[1].content[0].source.content[1].type=image"
 
 
 def test_a_picture_that_a_tool_gave_locks_no_conversation(configured, tmp_path):
@@ -169,6 +194,36 @@ def test_text_of_other_blocks_is_in_the_prompt(client, block, text):
     assert "input_tokens" in counted[0]
 
 
+@pytest.mark.parametrize(("path", "fields", "said"), [
+    (CHAT, lambda deep: blocks({"type": "quiz", "content": deep}), "messages[0].content[1].type=quiz"),
+    (MESSAGES, lambda deep: blocks({"type": "mcp_tool_use", "id": "a", "name": "n", "input": {"a": deep}}),
+     "messages[0].content[1].type=mcp_tool_use"),
+    (RESPONSES, lambda deep: items({"type": "tool_search_output", "tools": deep}), "input[1].type=tool_search_output"),
+])  # fmt: skip
+def test_content_of_other_kinds_may_nest_deeply(client, path, fields, said):
+    """A client sends what came from elsewhere again with each request: if it were refused, it could never go on."""
+    answer = client.post(path, {**BASES[path], **fields(json.loads("[" * 250 + '"text"' + "]" * 250))})
+    assert (answer.status, answer.headers[SAID]) == (200, said), answer.body
+
+
+def test_reasoning_has_parts_of_any_type(client):
+    def counted(*parts):
+        body = {**items({"type": "reasoning", "content": list(parts), "summary": [{"type": "quiz"}]}), "tools": []}
+        answer = client.post(f"{RESPONSES}/input_tokens", body)
+        return answer.status, answer.headers[SAID], answer.json["input_tokens"]
+
+    one = counted({"type": "reasoning_text", "text": "x"})
+    assert one[:2] == (200, "input[1].summary[0].type=quiz")
+    assert counted({"type": "text", "text": "x"}) == one
+    assert counted({"type": "quiz"})[1] == "input[1].content[0].type=quiz, input[1].summary[0].type=quiz"
+
+
+def test_metadata_of_messages_may_be_null(client):
+    """As Anthropic's types have it."""
+    answer = client.post(MESSAGES, {**BASES[MESSAGES], "metadata": {"user_id": None}})
+    assert (answer.status, answer.headers.get(SAID)) == (200, None)
+
+
 def test_a_tool_of_its_vendor_that_is_chosen_is_refused(client):
     tools = [{"type": "function", **ADD}, {"type": "web_search"}]
     for choice in ({"type": "web_search"}, {"type": "function", "name": "web_search"}, "required"):
@@ -187,10 +242,11 @@ def test_places_of_tools_are_those_of_the_request(configured):
     tools = [{"type": "web_search"}, {"type": "namespace", "name": "n", "tools": [{"type": "function", **ADD}, wrong]}]
     answer = client.post(RESPONSES, {**BASES[RESPONSES], "tools": tools, "tool_choice": "required"})
     assert answer.error["param"] == "tools[1].tools[1].parameters"
-    wrong = {"type": "function", "function": {"name": "f", "parameters": {"type": 5}}}
-    asked = {**BASES[CHAT], "tools": [{"type": "x"}, wrong], "tool_choice": "required"}
-    answer = client.post(CHAT, asked)
-    assert answer.error["param"] == "tools[1].function.parameters"
+    wrong = {"type": "function", "function": {"name": "f", "parameters": {"type": 5}, "strict": True}}
+    asked = {"messages": HI, "tools": [{"type": "x"}, wrong]}
+    for path in (CHAT, "/tokenize", "/apply-template"):
+        answer = client.post(path, asked)
+        assert answer.error["param"] == "tools[1].function.parameters"
 
 
 def test_a_grammar_of_another_kind_leaves_the_input_free(configured):
@@ -203,8 +259,10 @@ def test_a_grammar_of_another_kind_leaves_the_input_free(configured):
 
 
 def test_more_tokens_than_there_is_room_for_are_said(client, configured):
-    for path, name in ((CHAT, "max_tokens"), (RESPONSES, "max_output_tokens"), (MESSAGES, "max_tokens")):
-        answer = client.post(path, {**BASES[path], name: 32_000, "temperature": 0, "stream": True})
+    for path, name in ((CHAT, "max_tokens"), (CHAT, "max_completion_tokens"), (RESPONSES, "max_output_tokens"),
+                       (MESSAGES, "max_tokens"), (COMPLETIONS, "max_tokens")):  # fmt: skip
+        base = {key: value for key, value in BASES[path].items() if not key.startswith("max_")}
+        answer = client.post(path, {**base, name: 32_000, "temperature": 0, "stream": True})
         assert (answer.status, answer.headers[SAID]) == (200, name)
     strict = configured(strict=True)  # the context bounds it either way
     assert strict.post(CHAT, {**BASES[CHAT], "max_tokens": 32_000, "temperature": 0}).status == 200
@@ -302,20 +360,25 @@ def test_reasoning_goes_to_the_client_and_back(configured, tmp_path):
     assert counted(kept) == counted(plain[0]) > counted({"type": "reasoning", "summary": []})
 
 
+CALLS = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}<call>{{ c.function.name }}"
+    "{{ c.function.arguments }}{% endfor %}{% endfor %}"
+)
+
+
+def space(name, *functions):
+    return {"type": "namespace", "name": name, "description": "d", "tools": list(functions)}
+
+
+def function(name):
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    return {"type": "function", "name": name, "parameters": schema}
+
+
 def test_functions_of_namespaces_are_called_by_their_own_names(configured, tmp_path):
     template = tmp_path / "calls.jinja"
-    template.write_text(
-        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}<call>{{ c.function.name }}"
-        "{{ c.function.arguments }}{% endfor %}{% endfor %}"
-    )
+    template.write_text(CALLS)
     client = configured(tool_format="hermes", chat_template=str(template))
-
-    def space(name, *functions):
-        return {"type": "namespace", "name": name, "description": "d", "tools": list(functions)}
-
-    def function(name):
-        schema = {"type": "object", "properties": {}, "additionalProperties": False}
-        return {"type": "function", "name": name, "parameters": schema}
 
     tools = [space("one", function("list"), function("read")), space("two", function("list"))]
     asked = {"input": "hi", "max_output_tokens": 60, "tools": tools, "seed": 1}
@@ -331,3 +394,32 @@ def test_functions_of_namespaces_are_called_by_their_own_names(configured, tmp_p
     events = client.post(RESPONSES, {**asked, "tool_choice": choice, "stream": True}).events
     added = [data["item"] for name, data in events if name == "response.output_item.added"]
     assert [(item["namespace"], item["name"]) for item in added] == [("two", "list")]
+
+
+def test_names_of_namespaces_that_are_names_of_other_tools(configured, tmp_path):
+    """A client tells its functions apart by namespace and name, whatever the model is shown."""
+    template = tmp_path / "calls.jinja"
+    template.write_text(CALLS)
+    client = configured(tool_format="hermes", chat_template=str(template))
+    tools = [function("list"), space("one", function("list")), function("one.list"), space("one.list", function("x")),
+             space("a", function("b.c")), space("a.b", function("c")), function("c"), function("b.c")]  # fmt: skip
+    own = [(None, "list"), ("one", "list"), (None, "one.list"), ("one.list", "x"), ("a", "b.c"), ("a.b", "c"),
+           (None, "c"), (None, "b.c")]  # fmt: skip
+    asked = {"input": "hi", "max_output_tokens": 60, "tools": tools, "seed": 1}
+    for space_name, name in own:
+        named = {} if space_name is None else {"namespace": space_name}
+        choice = {"type": "function", "name": name, **named}
+        (call,) = client.post(RESPONSES, {**asked, "tool_choice": choice}).json["output"]
+        assert (call.get("namespace"), call["name"]) == (space_name, name)
+        choice = {"type": "allowed_tools", "mode": "required", "tools": [choice]}
+        (call,) = client.post(RESPONSES, {**asked, "tool_choice": choice}).json["output"]
+        assert (call.get("namespace"), call["name"]) == (space_name, name)
+    twice = [space("one", function("list")), space("one", function("list"))]
+    answer = client.post(RESPONSES, {**asked, "tools": twice})
+    assert (answer.status, answer.error["param"]) == (400, "tools[1].tools[0].name")
+
+
+def test_a_namespace_may_lack_its_functions(client):
+    tools = [{"type": "namespace", "name": "n"}, {"type": "namespace", "name": "m", "tools": None}]
+    answer = client.post(RESPONSES, {**BASES[RESPONSES], "tools": tools})
+    assert (answer.status, answer.headers[SAID]) == (200, "tools[0].type=namespace, tools[1].type=namespace")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from oxillama.server import fields_ollama
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import CHAT, COMPLETIONS
 from oxillama.server.fields_admin import LOAD_ADAPTER, MODEL_NAME, NOTHING, UNLOAD_ADAPTER
@@ -13,6 +14,7 @@ from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
 from oxillama.server.fields_numbers import CLASSIFY, DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
 from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
 from oxillama.server.kinds import Record
+from oxillama.server.routes import ollama, ollama_embed, ollama_models
 from oxillama.server.routes.admin import (
     cancel,
     clear_cache,
@@ -75,6 +77,27 @@ ROUTES = (
     Endpoint("GET", "/models", models, "the same"),
     Endpoint("GET", "/v1/models/{id:path}", model, "one of them"),
     Endpoint("GET", "/models/{id:path}", model, "the same"),
+    Endpoint("POST", "/api/chat", ollama.chat, "an answer to a conversation (Ollama)", fields_ollama.CHAT),
+    Endpoint("POST", "/api/generate", ollama.generate, "an answer to a prompt (Ollama)", fields_ollama.GENERATE),
+    Endpoint("POST", "/api/embed", ollama_embed.embed, "embeddings of texts (Ollama)", fields_ollama.EMBED),
+    Endpoint("POST", "/api/embeddings", ollama_embed.embeddings, "that of one text", fields_ollama.EMBEDDINGS),
+    Endpoint("GET", "/api/tags", ollama_models.tags, "models and adapters (Ollama)"),
+    Endpoint("POST", "/api/show", ollama_models.show, "one of them, with its metadata", fields_ollama.SHOW),
+    Endpoint("GET", "/api/ps", ollama_models.running, "those in memory"),
+    Endpoint("GET", "/api/version", ollama_models.version, "the version of Ollama's API that this is"),
+    Endpoint(
+        "POST",
+        "/api/pull",
+        ollama_models.pull,
+        "501: models are files that the server is started with",
+        fields_ollama.REGISTRY,
+    ),
+    Endpoint("POST", "/api/push", ollama_models.push, "the same", fields_ollama.REGISTRY),
+    Endpoint("DELETE", "/api/delete", ollama_models.delete, "the same", fields_ollama.REGISTRY),
+    Endpoint("POST", "/api/copy", ollama_models.copy, "the same", fields_ollama.COPY),
+    Endpoint("POST", "/api/create", ollama_models.create, "the same", fields_ollama.CREATE),
+    Endpoint("POST", "/api/blobs/{digest}", ollama_models.blob, "the same"),
+    Endpoint("HEAD", "/api/blobs/{digest}", ollama_models.has_blob, "404: there is none"),
     Endpoint("POST", "/v1/load_lora_adapter", load_adapter, "load an adapter (vLLM; administrators)", LOAD_ADAPTER),
     Endpoint("POST", "/v1/unload_lora_adapter", unload_adapter, "unload it", UNLOAD_ADAPTER),
     Endpoint("POST", "/admin/models/load", load_model, "load a model", MODEL_NAME),

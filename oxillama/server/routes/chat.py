@@ -17,11 +17,10 @@ from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields import CHAT, SERVING
 from oxillama.server.generating import answered, choices_of
-from oxillama.server.kinds import Placed
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import conversation, requires_calls
-from oxillama.server.sse import DONE, Event, as_json
-from oxillama.server.turns import Translated, renamed
+from oxillama.server.sse import DONE, SSE, Event, as_json
+from oxillama.server.turns import Translated, moved_tools, renamed
 
 __all__ = ["chat_completions", "check_stream", "read_ask", "read_translated", "stream_options", "timings_of"]
 
@@ -72,13 +71,10 @@ def _leave_out_form(options: dict[str, Any], chosen: Chosen) -> None:
 
 def read_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
     """What a request asks for, with tools at their places in it. Raises ApiError."""
-    return read_translated(Translated(dict(values), moved_tools(values)), exchange, chosen)
-
-
-def moved_tools(values: Mapping[str, Any]) -> dict[str, str]:
-    """The places of tools behind those that were left out."""
-    places = Placed.of("tools", values.get("tools", [])).places
-    return {f"tools[{i}]": place for i, place in enumerate(places) if place != f"tools[{i}]"}
+    names = moved_tools(values)
+    if "max_completion_tokens" in values and "max_tokens" not in values:
+        names["max_tokens"] = "max_completion_tokens"
+    return read_translated(Translated(dict(values), names), exchange, chosen)
 
 
 def read_translated(translated: Translated, exchange: Exchange, chosen: Chosen) -> Ask:
@@ -115,6 +111,7 @@ def stream_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
 class ChatDialect:
     """Chat completions, and their chunks."""
 
+    stream_format = SSE
     tail = DONE
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:

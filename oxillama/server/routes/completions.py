@@ -15,7 +15,7 @@ from oxillama.server.fields import COMPLETIONS
 from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.routes.chat import check_stream, stream_options, timings_of
-from oxillama.server.sse import DONE, Event
+from oxillama.server.sse import DONE, SSE, Event
 
 __all__ = ["completions"]
 
@@ -110,6 +110,7 @@ class LogprobsReader:
 class CompletionDialect:
     """Completions, and their chunks."""
 
+    stream_format = SSE
     tail = DONE
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:

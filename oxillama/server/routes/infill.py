@@ -20,7 +20,7 @@ from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import template_options
-from oxillama.server.sse import Event
+from oxillama.server.sse import SSE, Event
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["LineWatch", "apply_template", "infill", "infill_prompt"]
@@ -164,6 +164,7 @@ class LineWatch:
 class InfillDialect:
     """llama-server's own form of an answer, and its events."""
 
+    stream_format = SSE
     tail = b""
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
 from oxillama.server.routes.chat import read_translated
 from oxillama.server.routes.responses import count_tokens
-from oxillama.server.sse import Event
+from oxillama.server.sse import Event, ServerSentEvents
 from oxillama.server.turns import Translated, Turns, text_of, tool_names
 
 __all__ = ["count_message_tokens", "messages"]
@@ -156,6 +156,7 @@ def turns_of(values: Mapping[str, Any], reading: Reading) -> Turns:
 class MessageDialect:
     """A message, and its events: blocks that follow one another, each opened, filled and closed."""
 
+    stream_format = ServerSentEvents(b'event: ping\ndata: {"type": "ping"}\n\n')
     tail = b""
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:

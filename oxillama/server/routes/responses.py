@@ -18,7 +18,7 @@ from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import prompt_of
 from oxillama.server.reading import Reading
 from oxillama.server.routes.chat import read_translated
-from oxillama.server.sse import Event
+from oxillama.server.sse import SSE, Event
 from oxillama.server.turns import (
     Offered,
     Translated,
@@ -119,6 +119,7 @@ def as_chat(values: Mapping[str, Any], reading: Reading) -> Translated:
 class ResponseDialect:
     """A response, and its events: items that follow one another, each opened, filled and closed."""
 
+    stream_format = SSE
     tail = b""
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:

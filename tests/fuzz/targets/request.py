@@ -17,6 +17,9 @@ from oxillama.server.bodies import parse_body
 from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Tally
 from oxillama.server.numbers import engine_errors
+from oxillama.server.ollama.asks import prepared_chat
+from oxillama.server.ollama.names import served_name
+from oxillama.server.ollama.prompts import prepared_generate
 from oxillama.server.reading import MOST_BYTES, Reading
 from oxillama.server.routes import ROUTES
 from tests.fuzz.mutate import TEXT, with_word
@@ -24,9 +27,9 @@ from tests.fuzz.target import Target, told
 from tests.fuzz.targets.json_values import on_value, put, remove, replace, transplant
 
 # The package has handlers under the names of modules.
-chat, completions, infill, messages, responses, tokens = (
+chat, completions, infill, messages, responses, tokens, ollama, ollama_embed = (
     import_module(f"oxillama.server.routes.{name}")
-    for name in ("chat", "completions", "infill", "messages", "responses", "tokens")
+    for name in ("chat", "completions", "infill", "messages", "responses", "tokens", "ollama", "ollama_embed")
 )
 RECORDS = {e.path: e.record for e in ROUTES if e.record is not None}
 HI = [{"role": "user", "content": "hi"}]
@@ -65,6 +68,16 @@ SEEDS = [
     ["/apply-template", {"messages": HI, "tools": [TOOL]}],
     ["/v1/embeddings", {"input": ["a", [1]], "encoding_format": "base64"}],
     ["/v1/rerank", {"query": "a", "documents": ["b", {"text": "c"}]}],
+    ["/api/chat", {"model": "tiny", "messages": [*HI, {"role": "assistant", "thinking": "x", "tool_calls": [
+        {"function": {"name": "f", "arguments": {"a": 1}}}]}, {"role": "tool", "tool_name": "f", "content": "x"}, *HI],
+        "tools": [TOOL], "think": True, "options": {"num_ctx": 4096, "seed": -1, "num_gpu": 1}, "keep_alive": "5m"}],
+    ["/api/chat", {"model": "TINY:latest", "messages": HI * 9, "format": {"enum": ["a"]}, "think": "low",
+        "logprobs": True, "options": {"temperature": 0, "stop": ["x"], "repeat_last_n": -1}, "stream": False}],
+    ["/api/generate", {"model": "tiny", "prompt": "hi", "system": "a", "context": [5, 6], "format": "json"}],
+    ["/api/generate", {"model": "tiny", "prompt": "a", "raw": True, "options": {"mirostat": 1, "top_k": 3.0}}],
+    ["/api/generate", {"model": "tiny", "prompt": "a", "suffix": "b", "template": "{{ messages }}"}],
+    ["/api/embed", {"model": "tiny", "input": ["a", ""], "dimensions": 8, "truncate": False}],
+    ["/api/show", {"model": "tiny", "verbose": True}],
 ]  # fmt: skip
 
 
@@ -102,7 +115,9 @@ def refused(error):
 
 def made(path, values, reading):
     """What the handler of a path makes of its fields; what it left out can stand in a header."""
-    exchange = SimpleNamespace(service=service(), key=ANYONE, tally=Tally(), extra={}, reading=reading)
+    exchange = SimpleNamespace(service=service(), key=ANYONE, tally=Tally(), extra={}, reading=reading, is_admin=False)
+    if path.startswith("/api/"):
+        return of_ollama(path, values, exchange)
     chosen = exchange.service.models.find(values.get("model"))
     match path:
         case "/v1/chat/completions":
@@ -121,6 +136,29 @@ def made(path, values, reading):
             return "read"
     assert len(reading.header) <= MOST_BYTES
     assert reading.header.isascii()
+    return "made"
+
+
+def of_ollama(path, values, exchange):
+    """What a handler of Ollama's API makes of its fields."""
+    if path not in ("/api/chat", "/api/generate", "/api/embed"):
+        return "read"
+    models = exchange.service.models
+    chosen = models.find(served_name(models, values.get("model", "")))
+    ollama.residing(exchange, chosen.model, values)
+    if path == "/api/embed":
+        engine, given = chosen.model.ready.engine, values.get("input", "")
+        for text in [given] if isinstance(given, str) else given:
+            engine_errors(
+                lambda text=text: ollama_embed.fitting_ids(engine, "input", text, 64, values.get("truncate", True)),
+                chosen,
+            )
+    elif path == "/api/chat" and values.get("messages"):
+        prepared_chat(values, exchange, chosen)
+    elif path == "/api/generate" and (values.get("prompt") or values.get("suffix")):
+        prepared_generate(values, exchange, chosen)
+    assert len(exchange.reading.header) <= MOST_BYTES
+    assert exchange.reading.header.isascii()
     return "made"
 
 
