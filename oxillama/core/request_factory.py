@@ -184,6 +184,11 @@ class RequestFactory:
         """Tokens of one request, prompt and output together."""
         return self._context_size
 
+    @property
+    def room(self) -> int:
+        """Tokens of one request that runs alone: the context, or as much of it as the KV cache holds."""
+        return min(self._context_size, self._n_cached)
+
     def forget_texts(self) -> None:
         """Forgets ids and grammars that are kept of texts; no result changes."""
         self._grammars.clear()

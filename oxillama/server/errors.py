@@ -49,9 +49,11 @@ class ApiError(Exception):
 
     param: the field that it is about, with its place, such as ``messages[2].content``. headers: further ones.
     too_long: the words in which Anthropic's API says so of a prompt, by which its clients know when to compact it.
+    details: what its clients read of an error that they can mend themselves.
     """
 
     too_long = ""
+    details: Mapping[str, str] | None = None
 
     def __init__(
         self, status: int, code: str, message: str, param: str | None = None, headers: Mapping[str, str] | None = None
@@ -79,7 +81,8 @@ class ApiError(Exception):
         """The body in Anthropic's form."""
         kind = _ANTHROPIC.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
         text = f"{self.too_long} ({self.message})" if self.too_long else self.message
-        return {"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id}
+        made = {"type": kind, "message": text, **({"details": self.details} if self.details else {})}
+        return {"type": "error", "error": made, "request_id": request_id}
 
 
 def bad_value(param: str, message: str, code: str = "invalid_value") -> ApiError:
@@ -124,6 +127,8 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
             return error
         case ContextOverflowError() | KvCacheFullError():
             text = f"This model's maximum context length is {context_size} tokens. However, {error}"
+            if not context_size:
+                text = str(error)
             found = ApiError(400, "context_length_exceeded", text, place_in(str(error)))
             if isinstance(error, ContextOverflowError) and error.n_tokens is not None:
                 found.too_long = f"prompt is too long: {error.n_tokens} tokens > {context_size} maximum"

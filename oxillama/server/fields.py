@@ -192,7 +192,7 @@ SERVING = (
     Field("priority", Integer(-100, 100), "lower goes first; other than 0 needs `--allow-priority`"),
     Field("cache_prompt", Boolean(), "begin with KV of earlier requests, and leave it for others", to="cache_prompt"),
     Field("cache_salt", Text(1, 256), "only requests with the same one share beginnings"),
-    Field("prompt_cache_key", Text(0, 1024), "as `cache_salt`, and beside it; requests with an empty one have none"),
+    accepted("prompt_cache_key", Text(0, 1024), "for routers; beginnings are found by themselves"),
     accepted("prompt_cache_retention", Text(0, MAX_NAME), "KV is kept while there is room"),
     Field("lora", ListOf(LORA, 16), "adapters with their scales"),
     Field("draft", Choice(("lookup", "grammar", "off")), "where draft tokens come from; it changes no text"),

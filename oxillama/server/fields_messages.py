@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oxillama.server.content import other_content, result_content, vendor_tool
+from oxillama.server.errors import ApiError
 from oxillama.server.fields import (
     MAX_MESSAGES,
     MAX_NAME,
@@ -112,6 +113,16 @@ def edit(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
     return LEFT_OUT
 
 
+def thread(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+    """LEFT_OUT: no conversation is kept. Raises ApiError for a later part of one: clients then send it whole."""
+    if kind == "continue":
+        lost = ApiError(404, "thread_not_found", f"{place}: nothing is kept: send the whole conversation", place)
+        lost.details = {"error_code": "thread_not_found"}
+        raise lost
+    return LEFT_OUT
+
+
+THREAD = Tagged({"create": choice("create")}, other=thread)
 EDITS = Record((Field("edits", ListOf(Tagged({}, other=edit), MAX_MESSAGES), "of the conversation"),))
 _INPUT = (
     MODEL,
@@ -145,7 +156,8 @@ MESSAGES = Record((
     accepted("metadata", Json(), "for the caller"),
     wished("service_tier", Only(("auto", "standard_only")), "there is one"),
     wished("container", Any_(), "nothing is run"),
-    refused("thread", "nothing is kept: send the whole conversation, by tool_runner(..., thread=False)"),
+    wished("thread", THREAD, "nothing is kept: one that continues is a 404"),
+    refused("compaction", "nothing is kept: ask for a summary in a message"),
     wished("mcp_servers", Only(([],)), "nothing is ever fetched"),
     Field("context_management", EDITS, "nothing is cleared", "wish"),
     accepted("inference_geo", Text(0, MAX_NAME), "the model runs here"),

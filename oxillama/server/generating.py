@@ -93,7 +93,7 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Run]) -
 
 def expected(run: Run) -> int:
     """Tokens that a run takes at most: of its prompts, and of all that it may generate."""
-    room = run.ask.chosen.model.ready.engine.context_size
+    room = run.room
     given = run.ask.options.get("max_tokens")
     n_each = len(run.requests) // len(run.prompts)
     most = room if given is None else given
@@ -101,9 +101,9 @@ def expected(run: Run) -> int:
 
 
 def note_cut(exchange: Exchange, run: Run) -> None:
-    """Says that more tokens are asked for than the context has room for, which bounds them."""
+    """Says that more tokens are asked for than there is room for, which bounds them."""
     given, names = run.ask.options.get("max_tokens"), run.ask.names
-    room = run.ask.chosen.model.ready.engine.context_size - min(map(len, run.prompts))
+    room = run.room - min(map(len, run.prompts))
     if given is not None and given > room:
         exchange.reading.say("max_completion_tokens" if "max_completion_tokens" in names else "max_tokens")
 

@@ -384,7 +384,7 @@ def described(model: ServedModel, name: str, parent: str | None) -> dict[str, An
         engine = model.engine.engine
         spec, metadata, config = engine.model_config, engine.metadata, model.chain.config
         own |= {
-            "context_length": engine.context_size,
+            "context_length": engine.context.factory.room,
             "architecture": spec.arch,
             "name": spec.name,
             "file_type": metadata.get("general.file_type"),

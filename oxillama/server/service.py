@@ -77,12 +77,12 @@ class Service:
         async with self._preparing.setdefault(key, asyncio.Semaphore(THREADS // 2)):
             return await asyncio.get_running_loop().run_in_executor(self._threads, make)
 
-    def salt_of(self, key: str, salt: str | None = None, cache_key: str | None = None) -> str | None:
-        """What only requests of one key, with one `cache_salt` and one `prompt_cache_key`, have; None: all share it."""
+    def salt_of(self, key: str, salt: str | None = None) -> str | None:
+        """What only requests of one key, with one `cache_salt`, have; None: all share it."""
         shares = self.config.share_prefix_cache or not self.keys
-        if shares and salt is None and not cache_key:
+        if shares and salt is None:
             return None
-        text = json.dumps(["" if shares else key, salt or "", cache_key or ""])
+        text = json.dumps(["" if shares else key, salt or ""])
         return hmac.new(self.secret, text.encode(), hashlib.sha256).hexdigest()
 
     def reload_keys(self) -> None:

@@ -41,11 +41,14 @@ def stream_headers(content_type: str) -> dict[str, str]:
 
 
 class ServerSentEvents:
-    """Events of `text/event-stream`. silence: what is sent in silence, a comment if the dialect has nothing for it."""
+    """Events of `text/event-stream`.
+
+    silence: what is sent in silence, or a function that makes its event; a comment if the dialect has nothing for it.
+    """
 
     headers: Mapping[str, str] = stream_headers("text/event-stream; charset=utf-8")
 
-    def __init__(self, silence: bytes = b": keep-alive\n\n") -> None:
+    def __init__(self, silence: bytes | Callable[[], Event] = b": keep-alive\n\n") -> None:
         self._silence = silence
 
     def encoded(self, events: Iterable[Event]) -> bytes:
@@ -56,7 +59,7 @@ class ServerSentEvents:
         return text.encode()
 
     def alive(self) -> bytes:
-        return self._silence
+        return self._silence if isinstance(self._silence, bytes) else self.encoded([self._silence()])
 
 
 SSE = ServerSentEvents()

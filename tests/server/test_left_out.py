@@ -5,9 +5,11 @@ import logging
 
 import pytest
 
+import oxillama as ox
+from oxillama.server import ServerConfig, create_app
 from oxillama.server.kinds import MAX_COMPARED
 from oxillama.server.reading import MOST_BYTES, MOST_NAMED, Reading
-from tests.server.client import HI
+from tests.server.client import HI, Client
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = (
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
@@ -68,6 +70,7 @@ CASES = [
      "context_management.edits[0].type=clear_tool_uses_20250919"),
     (MESSAGES, {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type=bash_20250124"),
     (MESSAGES, {"mcp_servers": [{"url": "x"}], "container": "c", "speed": "fast"}, "mcp_servers, container, speed"),
+    (MESSAGES, {"thread": {"type": "create"}}, "thread"),
     (MESSAGES, blocks({"type": "redacted_thinking", "data": "x"}), "messages[0].content[1].type=redacted_thinking"),
     (MESSAGES, blocks({"type": "tool_reference", "tool_name": "x"}), "messages[0].content[1].type=tool_reference"),
 ]  # fmt: skip
@@ -263,6 +266,29 @@ def test_more_tokens_than_there_is_room_for_are_said(client, configured):
         assert (answer.status, answer.headers[SAID]) == (200, name)
     strict = configured(strict=True)  # the context bounds it either way
     assert strict.post(CHAT, {**BASES[CHAT], "max_tokens": 32_000, "temperature": 0}).status == 200
+
+
+def test_a_small_kv_cache_bounds_output_and_prompt(engine):
+    with ox.load(num_threads=1, kv_budget=engine.memory_bytes()["kv_cache"] // 64) as small:
+        client = Client(create_app({"tiny": small}, ServerConfig()))
+        room = client.get("/v1/models").json["data"][0]["oxillama"]["context_length"]
+        assert 16 < room < small.context_size
+        for path, name in ((CHAT, "max_tokens"), (RESPONSES, "max_output_tokens"), (MESSAGES, "max_tokens")):
+            answer = client.post(path, {**BASES[path], name: 32_000, "temperature": 0})
+            assert (answer.status, answer.headers[SAID]) == (200, name)
+        whole = client.post(CHAT, messages=HI, max_tokens=32_000, ignore_eos=True, temperature=0).json["usage"]
+        assert whole["prompt_tokens"] + whole["completion_tokens"] == room
+        long = [{"role": "user", "content": "the fox " * room}]
+        for path, said in ((CHAT, f"This model's maximum context length is {room} tokens"),
+                           (MESSAGES, "prompt is too long: ")):  # fmt: skip
+            answer = client.post(path, messages=long, max_tokens=32_000)
+            assert answer.status == 400
+            assert answer.json["error"]["message"].startswith(said)
+            assert f"the KV cache has room for {room}" in answer.json["error"]["message"]
+        scored = client.post(COMPLETIONS, prompt=[1] * (room + 1), max_tokens=0, echo=True, logprobs=1)
+        assert scored.error["code"] == "context_length_exceeded"
+        assert "room for" in scored.error["message"]
+        assert client.post(COMPLETIONS, prompt=[1] * room, max_tokens=0, echo=True, logprobs=1).status == 200
 
 
 def test_misspelt_names_are_mistakes(client, configured):

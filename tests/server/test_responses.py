@@ -1,9 +1,11 @@
 """Responses: items, events in their order, and what is refused since nothing is kept."""
 
+import asyncio
 import json
 
 import pytest
 
+from oxillama.server.asks import Run
 from oxillama.server.fields_responses import RESPONSES
 from tests.server.client import HI
 from tests.server.values import VALUES_OF_JSON
@@ -71,6 +73,26 @@ def test_the_events_of_a_stream(client):
     assert last["output_text"] == whole["output_text"]
     assert last["output"][0]["content"] == whole["output"][0]["content"]
     assert len({data["item_id"] for data in deltas} | {last["output"][0]["id"]}) == 1
+
+
+def test_silence_is_filled_with_events_that_clients_count(configured, monkeypatch):
+    computed = Run.next
+
+    async def late(run):
+        await asyncio.sleep(0.3)
+        return await computed(run)
+
+    monkeypatch.setattr(Run, "next", late)
+    client = configured(sse_ping=0.05)
+    events = client.post(PATH, input="hi", max_output_tokens=2, temperature=0, stream=True).events
+    kinds = [name for name, _ in events]
+    assert kinds[:3] == ["response.created", "response.in_progress", "keepalive"]
+    assert events[2][1] == {"type": "keepalive", "sequence_number": 2}
+    assert [data["sequence_number"] for _, data in events] == list(range(len(events)))
+    rest = [name for name in kinds if name != "keepalive"]
+    monkeypatch.setattr(Run, "next", computed)
+    alone = client.post(PATH, input="hi", max_output_tokens=2, temperature=0, stream=True).events
+    assert rest == [name for name, _ in alone if name != "keepalive"]
 
 
 def test_calls_are_items(configured):

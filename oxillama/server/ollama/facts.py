@@ -56,7 +56,7 @@ def _of_engine(model: ServedModel, engine: Engine, template: str | None, tool_fo
     if "tools" in model.capabilities and "tools" not in found:
         found.append("tools")
     facts = _facts(model, engine.metadata, identity, None if identity is None else identity.path, found)
-    return replace(facts, context_length=engine.context_size)
+    return replace(facts, context_length=engine.context.factory.room)
 
 
 def _of_file(model: ServedModel, file: GGUFFile, template: str | None, tool_format: str | None) -> Facts:

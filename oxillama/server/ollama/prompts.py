@@ -62,7 +62,7 @@ def prepared_gap(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) 
         if error.code != TOO_LONG or not values.get("truncate", True) or exchange.reading.strict:
             raise
     around = {"input_prefix": values.get("prompt", ""), "input_suffix": values["suffix"]}
-    ids, cut = infill_prompt(engine.tokenizer, around, engine.context_size)
+    ids, cut = infill_prompt(engine.tokenizer, around, engine.context.factory.room)
     for own, name in (("input_prefix", "prompt"), ("input_suffix", "suffix")):
         if own in cut:
             exchange.reading.leave_out(name)
@@ -135,7 +135,7 @@ def following(
     """Tokens of a conversation so far and what follows it. Without room for them, its oldest part is left out, so that
     a quarter of the context is there for the answer; unless `truncate` says otherwise."""
     engine = chosen.model.ready.engine
-    size = engine.context_size
+    size = engine.context.factory.room
     if len(before) + len(ids) < size or not values.get("truncate", True) or reading.strict:
         return before + ids
     reading.leave_out("context", label="context")

@@ -75,7 +75,7 @@ def shared(values: Mapping[str, Any], chosen: Chosen, reading: Reading) -> tuple
         del found["seed"]
     if found.get("repeat_penalty") == 0:  # as some clients say that they want none
         found["repeat_penalty"] = 1.0
-    size = chosen.model.ready.engine.context_size
+    size = chosen.model.ready.engine.context.factory.room
     if found.get("repeat_last_n", 0) < 0:
         found["repeat_last_n"] = size
     if options.get("num_predict", 0) > 0:

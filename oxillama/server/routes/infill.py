@@ -48,7 +48,7 @@ def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> A
     n_predict = values.get("n_predict", -1)
     options["max_tokens"] = None if n_predict < 0 else min(max(n_predict, 1), 1 << 24)
     try:
-        ids, cut = infill_prompt(engine.tokenizer, values, engine.context_size)
+        ids, cut = infill_prompt(engine.tokenizer, values, engine.context.factory.room)
     except UnsupportedModelError as error:
         raise bad_value("model", str(error), "unsupported_parameter") from None
     for name in cut:
@@ -228,7 +228,7 @@ class InfillDialect:
             "stopping_word": choice.stop_reason if kind == "word" else "",
             "has_new_line": "\n" in choice.text,
             "truncated": self.run.ask.is_cut,
-            "generation_settings": {"n_ctx": engine.context_size, "n_predict": options["max_tokens"] or -1},
+            "generation_settings": {"n_ctx": engine.context.factory.room, "n_predict": options["max_tokens"] or -1},
             "timings": self._timings(n_prompt, n_text),
         }
 

@@ -14,7 +14,9 @@ from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
 from oxillama.server.generating import answered, choices_of
+from oxillama.server.kinds import Placed
 from oxillama.server.models import Chosen
+from oxillama.server.reading import Reading
 from oxillama.server.routes.chat import read_translated
 from oxillama.server.routes.responses import count_tokens
 from oxillama.server.sse import Event, ServerSentEvents
@@ -30,6 +32,7 @@ NAMES = {
     "reasoning_effort": "output_config.effort",
     "reasoning_budget": "thinking.budget_tokens",
 }
+BILLING = "x-anthropic-billing-header"
 _SAME = ("model", "stream", "temperature", "top_p", "top_k", "thinking")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -41,14 +44,15 @@ async def messages(exchange: Exchange) -> None:
 
 def read_message(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
     """What a request asks for. Raises ApiError."""
-    return read_translated(as_chat(values), exchange, chosen)
+    return read_translated(as_chat(values, exchange.reading), exchange, chosen)
 
 
 async def count_message_tokens(exchange: Exchange) -> None:
     """POST /v1/messages/count_tokens"""
     values = await exchange.fields(COUNT_TOKENS)
     chosen = await exchange.service.models.use(values.get("model"))
-    await exchange.json({"input_tokens": await count_tokens(exchange, lambda: as_chat(values), chosen)})
+    count = await count_tokens(exchange, lambda: as_chat(values, exchange.reading), chosen)
+    await exchange.json({"input_tokens": count})
 
 
 def _is_begun(messages: list[dict[str, Any]]) -> bool:
@@ -58,10 +62,10 @@ def _is_begun(messages: list[dict[str, Any]]) -> bool:
     return last.get("role") == "assistant" and not last.get("tool_calls") and bool(said)
 
 
-def as_chat(values: Mapping[str, Any]) -> Translated:
+def as_chat(values: Mapping[str, Any], reading: Reading) -> Translated:
     """The fields of chat completions that say the same."""
     chat: dict[str, Any] = {name: values[name] for name in _SAME if name in values}
-    turns = turns_of(values)
+    turns = turns_of(values, reading)
     chat["messages"] = turns.whole()
     if _is_begun(chat["messages"]):
         chat["continue_final_message"] = True
@@ -96,11 +100,40 @@ def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, "parameters": tool["input_schema"]}
 
 
-def turns_of(values: Mapping[str, Any]) -> Turns:
+def unbilled(system: Any, reading: Reading) -> Any:
+    """A system message without the line that Claude Code writes for the bill, which is said.
+
+    The line differs in each conversation, or in each request, and stands before everything else: behind it the prefix
+    cache would find nothing.
+    """
+    if isinstance(system, str):
+        kept = _after_billing(system, "system", reading)
+        return system if kept is None else kept
+    found = []
+    for place, block in zip(Placed.of("system", system).places, system, strict=True):
+        kept = _after_billing(block["text"], f"{place}.text", reading)
+        if kept is None:
+            found.append(block)
+        elif kept:
+            found.append({**block, "text": kept})
+    return found
+
+
+def _after_billing(text: str, place: str, reading: Reading) -> str | None:
+    """What follows the line for the bill; None for a text without one."""
+    if not text.startswith(f"{BILLING}:"):
+        return None
+    reading.say(f"{place}={BILLING}", BILLING)
+    return text.partition("\n")[2]
+
+
+def turns_of(values: Mapping[str, Any], reading: Reading) -> Turns:
     """Messages of chat completions: results of tools come as messages of their own, before what the user says."""
     turns = Turns()
     if "system" in values:
-        turns.say("system", text_of(values["system"]), "system")
+        system = unbilled(values["system"], reading)
+        if system or not values["system"]:
+            turns.say("system", text_of(system), "system")
     for i, message in enumerate(values["messages"]):
         place = f"messages[{i}]"
         content = message["content"]

@@ -87,7 +87,7 @@ def in_memory(exchange: Exchange) -> Iterator[dict[str, Any]]:
         yield entry(model.id, facts, facts.digest) | {
             "expires_at": moment(left),
             "size_vram": 0,
-            "context_length": engine.engine.context_size,
+            "context_length": engine.engine.context.factory.room,
         }
 
 
@@ -117,7 +117,7 @@ def shown(model: ServedModel, template: str | None, verbose: bool, tool_format: 
         metadata: dict[str, Any] = dict(model.engine.engine.metadata)
         identity = model.engine.engine.context.snapshots.identity
         path = None if identity is None else identity.path
-        parameters = parameters_of(model.ollama_chain, model.engine.engine.context_size)
+        parameters = parameters_of(model.ollama_chain, model.engine.engine.context.factory.room)
     else:
         path = model.path
         assert path is not None

@@ -18,7 +18,7 @@ from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import prompt_of
 from oxillama.server.reading import Reading
 from oxillama.server.routes.chat import read_translated
-from oxillama.server.sse import SSE, Event
+from oxillama.server.sse import Event, ServerSentEvents
 from oxillama.server.turns import (
     Offered,
     Translated,
@@ -119,11 +119,11 @@ def as_chat(values: Mapping[str, Any], reading: Reading) -> Translated:
 class ResponseDialect:
     """A response, and its events: items that follow one another, each opened, filled and closed."""
 
-    stream_format = SSE
     tail = b""
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
         self.run, self.values = run, values
+        self.stream_format = ServerSentEvents(lambda: self._event("keepalive"))
         most_calls = 1 if values.get("parallel_tool_calls") is False else None
         self._offered = Offered(values.get("tools", []))
         self.choices: list[Choice] = choices_of(run, most_calls, self._offered.custom)
