@@ -69,4 +69,4 @@ class Bodies:
     def time_read(self, dialect: str) -> None:
         reading = self.reading()
         values = self.record.read("", self.parse(self.body, "application/json"), reading)
-        self.as_chat(values, reading) if dialect == "responses" else self.as_chat(values)
+        self.as_chat(values, reading)
