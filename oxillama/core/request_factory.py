@@ -88,7 +88,7 @@ class GrammarCache:
             grammar, triggers = self._found(owner, key, lambda: tools.grammar(self._tokenizer, mode))
         else:
             return None
-        return grammar.state(self._vocabulary, triggers=triggers)
+        return grammar.state(self._vocabulary, triggers=triggers, at_line=True)
 
     def fault(self, kind: str, source: str, owner: str | None) -> str:
         """Why no grammar can hold texts to a schema or a pattern, "" if one can.

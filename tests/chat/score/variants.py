@@ -3,7 +3,7 @@
 words: those in marks are others, in the template and in the answers. names: variables and macros of the template have
 others. prose: the sentences that the template tells its model have other words. spaces, breaks: answers without line
 breaks between marks, and with one more before those that end something. tight: template and answers without line
-breaks behind marks.
+breaks behind marks. unopened, unclosed, doubled: answers with faults, as `faults` has them.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment
 
 from tests.chat.score.answers import Recorded, read_folder
+from tests.chat.score.faults import doubled, unclosed, unopened
 from tests.chat.score.outputs import outputs
 
 __all__ = ["VARIANTS", "table"]
@@ -125,6 +126,9 @@ VARIANTS: dict[str, Callable[[Recorded], Recorded]] = {
     "spaces": spaces,
     "breaks": breaks,
     "tight": tight,
+    "unopened": unopened,
+    "unclosed": unclosed,
+    "doubled": doubled,
 }
 
 
