@@ -146,6 +146,7 @@ class ToolUse:
         form = self._form
         triggers = form.layout.calls.marks if form.layout.calls else ()
         lazy = self._marks is None and not any(token(mark) is not None for text in triggers for mark in _marks(text))
+        lazy = lazy and not form.layout.inner  # which are spelled in more ways than a trigger
         return form.grammar(
             self._described,
             self.choice,

@@ -1,0 +1,76 @@
+"""Places of a text where a call opens without its outer mark, and marks that are left over behind calls."""
+
+import re
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from oxillama.chat.json_reader import Reading
+from oxillama.chat.layout import Layout, needed_end
+from oxillama.chat.openings import SPACES, Heads, InnerOpening
+from oxillama.chat.patterns import Cursor, More
+from oxillama.chat.value_ends import end_of_closed, past_any, spaces_from
+
+__all__ = ["InnerMarks"]
+
+
+class InnerMarks:
+    """Inner openings in the text of one answer.
+
+    characters: the pattern of a character with which any mark of the format begins. closers: the marks that may be left
+    over behind all calls; between: behind one of several.
+    """
+
+    __slots__ = ("_begin", "_cursor", "_decided", "_heads", "between", "characters", "closers")
+
+    def __init__(self, cursor: Cursor, form: Layout, schemas: Mapping[str, Any]) -> None:
+        self._cursor, self._heads = cursor, Heads(form.inner, schemas)
+        self._begin = self._decided = 0
+        patterns = filter(None, (form.first_characters.pattern, self._heads.characters))
+        self.characters = re.compile("|".join(patterns))
+        self.closers, end = form.closers, needed_end(form.calls) if form.calls else ""
+        self.between = tuple(mark for mark in form.closers if mark != end)
+
+    def begin(self) -> None:
+        """A text begins where the cursor is, behind reasoning or calls."""
+        self._begin = self._cursor.at
+
+    @property
+    def first(self) -> int:
+        """The place of the first character of that text that is no space."""
+        text = self._cursor.text
+        while self._begin < len(text) and text[self._begin] in SPACES:
+            self._begin += 1
+        return self._begin
+
+    def find(self, at: int) -> tuple[int, InnerOpening, int] | int | None:
+        """(place, opening, where the call is read from) at a place, the place where that isn't decided, or None."""
+        if not self._heads:
+            return None
+        text = self._cursor.text
+        begins = text[at - 1 : at] == "\n" or at <= self.first
+        found = self._heads.find(text, at, self._cursor.ended, begins)
+        if isinstance(found, More):
+            return at
+        return None if found is None else (at, *found)
+
+    def is_call(self, start: int, opening: InnerOpening) -> Generator[None, None, bool]:
+        """Whether a call opens at a place: a JSON object is one only if its closing mark stands behind it."""
+        if not opening.closed:
+            return True
+        if start < self._decided:  # within JSON that has none
+            return False
+        closed, self._decided = yield from end_of_closed(self._cursor, start, opening.closed)
+        return closed
+
+    def past_closers(self, closers: tuple[str, ...]) -> Reading:
+        """Moves past closing marks that are left over, or past the beginning of one at the text's end."""
+        cursor = self._cursor
+        while closers:
+            place = yield from spaces_from(cursor, cursor.at)
+            end = yield from past_any(cursor, closers, place)
+            if end < 0:
+                rest = cursor.text[place:]
+                if cursor.ended and any(mark.startswith(rest) for mark in closers):
+                    cursor.at = len(cursor.text)
+                return
+            cursor.at = end
