@@ -20,19 +20,20 @@ class InnerMarks:
     over behind all calls; between: behind one of several.
     """
 
-    __slots__ = ("_begin", "_cursor", "_decided", "_heads", "between", "characters", "closers")
+    __slots__ = ("_begin", "_behind_call", "_cursor", "_heads", "_json", "_known", "between", "characters", "closers")
 
     def __init__(self, cursor: Cursor, form: Layout, schemas: Mapping[str, Any]) -> None:
         self._cursor, self._heads = cursor, Heads(form.inner, schemas)
-        self._begin = self._decided = 0
+        self._begin, self._behind_call = 0, False
+        self._json, self._known = (-1, 0), 0  # where JSON begins and ends; up to where it was looked at
         patterns = filter(None, (form.first_characters.pattern, self._heads.characters))
         self.characters = re.compile("|".join(patterns))
         self.closers, end = form.closers, needed_end(form.calls) if form.calls else ""
         self.between = tuple(mark for mark in form.closers if mark != end)
 
-    def begin(self) -> None:
+    def begin(self, *, behind_call: bool = False) -> None:
         """A text begins where the cursor is, behind reasoning or calls."""
-        self._begin = self._cursor.at
+        self._begin, self._behind_call = self._cursor.at, behind_call
 
     @property
     def first(self) -> int:
@@ -47,8 +48,9 @@ class InnerMarks:
         if not self._heads:
             return None
         text = self._cursor.text
-        begins = text[at - 1 : at] == "\n" or at <= self.first
-        found = self._heads.find(text, at, self._cursor.ended, begins)
+        first = at <= self.first
+        begins = text[at - 1 : at] == "\n" or (first and not self._behind_call)
+        found = self._heads.find(text, at, self._cursor.ended, begins, first)
         if isinstance(found, More):
             return at
         return None if found is None else (at, *found)
@@ -57,10 +59,15 @@ class InnerMarks:
         """Whether a call opens at a place: a JSON object is one only if its closing mark stands behind it."""
         if not opening.closed:
             return True
-        if start < self._decided:  # within JSON that has none
+        if start < self._known:  # within JSON that was looked at
             return False
-        closed, self._decided = yield from end_of_closed(self._cursor, start, opening.closed)
+        closed, end, self._known = yield from end_of_closed(self._cursor, start, opening.closed)
+        self._json = start, end
         return closed
+
+    def behind(self, start: int) -> int:
+        """Where to look for marks behind the place of one that opens no call: not within JSON that is text."""
+        return max(start + 1, self._json[1]) if self._json[0] == start else start + 1
 
     def past_closers(self, closers: tuple[str, ...]) -> Reading:
         """Moves past closing marks that are left over, or past the beginning of one at the text's end."""

@@ -123,8 +123,11 @@ def _closers(frame: Frame, calls: CallFormat) -> tuple[str, ...]:
 
 def _names(mark: str) -> set[str]:
     """The words that a mark and its counterpart share."""
-    words = _LONG.findall(mark.split(":")[0]) or _LONG.findall(mark) or re.findall(r"[A-Za-z]+", mark)
-    return {word.lower() for word in words} - {"begin", "start", "open", "prefix", "end", "stop", "close", "suffix"}
+    for words in (_LONG.findall(mark.split(":")[0]), _LONG.findall(mark), re.findall(r"[A-Za-z]+", mark)):
+        found = {word.lower() for word in words} - _GENERIC
+        if found:
+            return found
+    return set()
 
 
 def _stripped(pattern: Pattern) -> Pattern:
@@ -136,6 +139,7 @@ def _stripped(pattern: Pattern) -> Pattern:
 
 _WORD = re.compile(r"<[^<>]*>|[^<]+")
 _LONG = re.compile(r"[A-Za-z]{3,}")
+_GENERIC = {"begin", "start", "open", "prefix", "end", "stop", "close", "suffix"}
 _TOKEN = re.compile(r"<[^<>\s]*>|\[/?[A-Z][A-Z_]*\]|`+")
 
 

@@ -44,17 +44,13 @@ class InnerOpening:
     after_empty: tuple[Pattern, ...] = ()
     closed: str = ""
 
-    @property
-    def marked(self) -> bool:
-        """Whether it has a mark before the name."""
-        return bool(_TAG.search(_flat(self.before)))
-
     def patterns(self, name: str, *, empty: bool) -> Iterator[Pattern]:
         """What opens a call of a tool. empty: the tool may be called without arguments."""
         for behind in (*self.after, *(self.after_empty if empty else ())):
             yield _merged((*self.before, name, *behind))
             if isinstance(behind[0], str) and behind[0][:1].isspace():  # since spaces need not be
-                yield _merged((*self.before, name, behind[0].lstrip(), *behind[1:]))
+                for space in ("", "\n"):
+                    yield _merged((*self.before, name, space + behind[0].lstrip(), *behind[1:]))
 
     def spellings(self, name: str, *, empty: bool) -> Iterator[str]:
         """The same up to a hole as templates write it, and without line breaks; JSON with or without spaces."""
@@ -248,14 +244,17 @@ class Heads:
     def __bool__(self) -> bool:
         return bool(self._openings)
 
-    def find(self, text: str, at: int, ended: bool, begins: bool) -> "tuple[InnerOpening, int] | More | None":
+    def find(
+        self, text: str, at: int, ended: bool, begins: bool, behind_call: bool
+    ) -> "tuple[InnerOpening, int] | More | None":
         """The opening that stands at a place, and where a call is read from: its name, or the brace of an object.
 
         MORE where the text ends too early. ended: no more text comes. begins: a line, or the text, begins there.
+        behind_call: a call ends before, which makes no JSON a call.
         """
         undecided = False
         for opening in self._openings:
-            if opening.at_line and not begins:
+            if opening.at_line and not begins and not (behind_call and not opening.closed):
                 continue
             found = self._match(opening, text, at, ended)
             if isinstance(found, int):

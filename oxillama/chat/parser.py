@@ -255,7 +255,7 @@ class ChatParser:
                     is_call = inner is None or (yield from self._inner.is_call(start, inner))
                     if is_call and (yield from self._try_calls(start, end, before, inner)):
                         return
-                    at = start + 1
+                    at = self._inner.behind(start)
                     continue
                 self._say(before if what == "content" else before.rstrip())
                 cursor.at = end
@@ -381,7 +381,7 @@ class ChatParser:
             yield from self._inner.past_closers(self._inner.between)
         yield from self._past(calls.end)
         yield from self._inner.past_closers(self._inner.closers)
-        self._inner.begin()
+        self._inner.begin(behind_call=True)
         self._fresh = False
         return True
 

@@ -81,25 +81,28 @@ def scan_json(cursor: Cursor, start: int) -> Generator[None, None, tuple[str, in
                 return "cut", at
             yield
     except JsonError:
-        return "wrong", at
+        return "wrong", at - 1
 
 
-def end_of_closed(cursor: Cursor, start: int, mark: str) -> Generator[None, None, tuple[bool, int]]:
-    """(whether JSON objects from a place on, or a list, have a closing mark behind them, where that is decided).
+def end_of_closed(cursor: Cursor, start: int, mark: str) -> Generator[None, None, tuple[bool, int, int]]:
+    """Of JSON objects from a place on, or a list: whether a closing mark stands behind them, where they end, and where
+    that is known.
 
-    The end of the text may cut them off before.
+    The end of the text may cut the first one off before.
     """
-    at = start
+    at = behind = start
     while True:
         state, end = yield from scan_json(cursor, at)
         if state != "whole":
-            return state == "cut", end
+            return state == "cut" and at == start, behind, end
+        behind = end
         at = yield from spaces_from(cursor, end)
         found = yield from matched(cursor, (mark,), at)
         if found is not None:
-            return True, found[0]
+            return True, behind, at
         if cursor.text[at : at + 1] != "{":
-            return cursor.ended and at < len(cursor.text) and mark.startswith(cursor.text[at:]), at
+            cut = cursor.ended and at < len(cursor.text) and mark.startswith(cursor.text[at:])
+            return cut, behind, at
 
 
 class ValueEnds:
