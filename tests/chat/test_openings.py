@@ -191,6 +191,9 @@ def test_a_call_that_is_cut_is_told_once_its_opening_is_whole(name):
             assert all(word in kept for word in WORD.findall(text[:n]))
             summed(found, deltas)
             if n > head and n <= head + len("Rome"):
+                if any(opening.closed for opening in form.layout.inner):  # JSON that no mark closes
+                    assert found.tool_calls == []
+                    continue
                 (call,) = found.tool_calls
                 assert isinstance(call, BrokenToolCall)
                 assert (call.name, call.complete) == ("look", False)
