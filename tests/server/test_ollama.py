@@ -220,6 +220,24 @@ def test_turns_that_a_context_has_no_room_for(client, configured, engine):
     assert answer.json["prompt_eval_count"] == len(engine.chat_tokens([told[0], last[-1]]))
 
 
+def test_calls_that_a_context_has_no_room_for(client, configured, engine):
+    told = [{"role": "system", "content": "Be brief."}, *HI, {"role": "assistant", "content": "Yes?"}]
+    told.append({"role": "user", "content": "Find the cat."})
+    for i in range(12):
+        call = {"id": f"c{i}", "type": "function", "function": {"name": "look", "arguments": {"at": i}}}
+        told.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        told.append({"role": "tool", "tool_call_id": f"c{i}", "content": "There is no cat here. " * 20})
+    answer = chat(client, told, stream=False, options=GREEDY)
+    places = answer.headers[SAID].split(", ")
+    n = len(places)
+    assert places == [f"messages[{i}]" for i in (1, 2, *range(4, n + 2))]
+    kept = [told[0], told[3], *told[n + 2 :]]
+    assert kept[2]["role"] == "assistant"
+    assert answer.json["prompt_eval_count"] == len(engine.chat_tokens(kept)) <= engine.context_size - 9
+    assert len(engine.chat_tokens([told[0], told[3], *told[n:]])) > engine.context_size - 9
+    assert chat(configured(strict=True), told).status == 400
+
+
 @pytest.mark.parametrize(("format", "held"), [
     ("json", lambda value: isinstance(value, dict)),
     ({"type": "object", "properties": {"n": {"type": "integer", "maximum": 9, "minimum": 0}}, "required": ["n"]},
