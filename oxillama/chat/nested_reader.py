@@ -10,7 +10,7 @@ from oxillama.chat.json_reader import Reading, matched, past_spaces, read_name
 from oxillama.chat.patterns import Cursor, skip_spaces
 from oxillama.chat.shapes import CallFormat, NestedTags
 from oxillama.chat.sink import Broken, CallSink, NotACall
-from oxillama.chat.value_ends import held, past_any, spaces_from
+from oxillama.chat.value_ends import ToolEnds, held, past_any, spaces_from
 from oxillama.chat.value_marks import argument_names, value_marks
 from oxillama.chat.values import Kind, escaped, kind_of, property_of, resolved, value_json
 
@@ -21,13 +21,8 @@ MAX_NESTING = 64
 MAX_TAG = 512
 
 
-def read_nested(
-    cursor: Cursor, calls: CallFormat, closers: tuple[str, ...], schemas: dict[str, Any], sink: CallSink
-) -> Reading:
-    """A call from its name to its last argument. Raises NotACall if its head is none, Broken if an argument is.
-
-    closers: marks that may be left over behind the call.
-    """
+def read_nested(cursor: Cursor, calls: CallFormat, tools: ToolEnds, sink: CallSink) -> Reading:
+    """A call from its name to its last argument. Raises NotACall if its head is none, Broken if an argument is."""
     shape = calls.shape
     assert isinstance(shape, NestedTags)
     name = yield from read_name(cursor)
@@ -36,8 +31,8 @@ def read_nested(
         raise NotACall
     cursor.at = found[0]
     sink.open(name, "")
-    reader = _Nested(cursor, calls, closers, sink, schemas.get(name))
-    scope = _Scope(frozenset(argument_names(reader.root)))
+    reader = _Nested(cursor, calls, tools.closers, sink, tools.schemas.get(name))
+    scope = _Scope(tools.names(name))
     while not (yield from reader.opens()) and (key := (yield from reader.tag())) is not None:
         sink.key(key)
         yield from reader.value(key, property_of(reader.root, key), scope)

@@ -37,7 +37,7 @@ from oxillama.chat.shapes import (
 )
 from oxillama.chat.sink import Broken, CallSink, NotACall
 from oxillama.chat.tagged_reader import read_tagged
-from oxillama.chat.value_ends import find_any, spaces_from
+from oxillama.chat.value_ends import ToolEnds, find_any, spaces_from
 from oxillama.errors import ToolFormatError
 
 __all__ = ["ChatParser"]
@@ -93,6 +93,8 @@ class ChatParser:
         self._fresh = True  # nothing but spaces has come since the reasoning or the beginning
         self._bare = bare and bool(schemas) and not must_call and (form.harmony or form.calls is not None)
         self._inner = InnerMarks(self._cursor, form, self._schemas)
+        if form.calls is not None:
+            self._tools = ToolEnds(form.calls, form.closers, self._schemas)
         self.in_reasoning = False
         self._reader = (
             read_harmony(self._cursor, self._give, self._harmony_call, self._enter, self._bare_answer)
@@ -482,9 +484,9 @@ class ChatParser:
         elif isinstance(shape, Braces):
             yield from read_braces(cursor, shape.quote, sink)
         elif isinstance(shape, NestedTags):
-            yield from read_nested(cursor, calls, self._form.closers, self._schemas, sink)
+            yield from read_nested(cursor, calls, self._tools, sink)
         else:
-            yield from read_tagged(cursor, calls, call_end, self._form.closers, self._schemas, sink)
+            yield from read_tagged(cursor, calls, call_end, self._tools, sink)
 
     def _harmony_call(self, read: Callable[[CallSink], Reading], start: int) -> Reading:
         sink = CallSink(self._n_calls, lambda piece: self._give(ChatDelta(tool_call=piece)), self._new_id)

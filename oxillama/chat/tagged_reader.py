@@ -8,7 +8,7 @@ from oxillama.chat.json_reader import Reading, matched, past_spaces, read_name
 from oxillama.chat.patterns import Cursor, first_mark
 from oxillama.chat.shapes import CallFormat, Tagged
 from oxillama.chat.sink import Broken, CallSink, NotACall
-from oxillama.chat.value_ends import ValueEnds, held, scan_json, spaces_from
+from oxillama.chat.value_ends import ToolEnds, ValueEnds, held, scan_json, spaces_from
 from oxillama.chat.value_marks import CDATA, cdata_ends
 from oxillama.chat.values import Kind, escaped, kind_of, property_of, value_json
 
@@ -17,12 +17,10 @@ __all__ = ["read_tagged"]
 MAX_KEY = 512
 
 
-def read_tagged(
-    cursor: Cursor, calls: CallFormat, call_end: str, closers: tuple[str, ...], schemas: dict[str, Any], sink: CallSink
-) -> Reading:
+def read_tagged(cursor: Cursor, calls: CallFormat, call_end: str, tools: ToolEnds, sink: CallSink) -> Reading:
     """A call from its name to its last argument. Raises NotACall if its head is none, Broken if an argument is.
 
-    call_end: the marks that must end it. closers: marks that may be left over behind it.
+    call_end: the marks that must end it.
     """
     shape = calls.shape
     assert isinstance(shape, Tagged)
@@ -36,8 +34,8 @@ def read_tagged(
     if c and c not in (shape.begin.strip()[:1], calls.call_end.strip()[:1]):
         raise NotACall  # a text that quotes the marks
     sink.open(name, "")
-    schema = schemas.get(name)
-    ends = ValueEnds(calls, call_end, closers, schema)
+    schema = tools.schemas.get(name)
+    ends = tools.of(name, call_end)
     what, cursor.at = yield from ends.follows(cursor, cursor.at)
     while what == "argument":
         yield from _read_argument(cursor, calls, ends, schema, sink)

@@ -1,7 +1,7 @@
 """Ends of values between marks: their own mark, or what shows that it is missing."""
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +12,7 @@ from oxillama.chat.patterns import Cursor, first_mark, skip_spaces
 from oxillama.chat.shapes import CallFormat, Tagged
 from oxillama.chat.value_marks import argument_names, value_marks
 
-__all__ = ["ValueEnds", "end_of_closed", "find_any", "held", "past_any", "scan_json", "spaces_from"]
+__all__ = ["ToolEnds", "ValueEnds", "end_of_closed", "find_any", "held", "past_any", "scan_json", "spaces_from"]
 
 _TAG = re.compile(r"<[^<>]*>")
 Stop = tuple[int, int]  # where a value ends, and where the text behind it goes on
@@ -103,8 +103,37 @@ def end_of_closed(cursor: Cursor, start: int, mark: str) -> Generator[None, None
             return cut, behind, at
 
 
+class ToolEnds:
+    """What ends the values in calls of several tools, found when it is first asked for.
+
+    closers: marks that may be left over behind a call. schemas: of the tools' arguments.
+    """
+
+    __slots__ = ("_calls", "_known", "_names", "closers", "schemas")
+
+    def __init__(self, calls: CallFormat, closers: tuple[str, ...], schemas: Mapping[str, Any]) -> None:
+        self._calls, self.closers, self.schemas = calls, closers, schemas
+        self._known: dict[tuple[str, str], ValueEnds] = {}
+        self._names: dict[str, frozenset[str]] = {}
+
+    def of(self, name: str, call_end: str) -> "ValueEnds":
+        """The ends of one tool's values. call_end: the marks that must end the call."""
+        key = (name if name in self.schemas else "", call_end)
+        if key not in self._known:
+            self._known[key] = ValueEnds(self._calls, call_end, self.closers, self.schemas.get(name))
+        return self._known[key]
+
+    def names(self, name: str) -> frozenset[str]:
+        """The names of one tool's arguments."""
+        if name not in self.schemas:
+            return frozenset()
+        if name not in self._names:
+            self._names[name] = frozenset(argument_names(self.schemas[name]))
+        return self._names[name]
+
+
 class ValueEnds:
-    """Ends of one call's values.
+    """Ends of the values in a tool's calls.
 
     Their own mark ends them where the call goes on or ends behind it, since texts may hold the mark; or the mark of
     another argument of the tool; or the end of the call, behind which the text ends or another call begins. Of marks

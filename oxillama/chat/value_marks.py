@@ -5,6 +5,7 @@ They stand at the beginning of a line or of the value, or anywhere where a templ
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from oxillama.chat.layout import needed_end
@@ -78,6 +79,7 @@ def cdata_ends(calls: CallFormat) -> tuple[tuple[str, str], ...]:
     return tuple((f"]]>{space}", mark) for mark in behind for space in ("", "\n"))
 
 
+@lru_cache(maxsize=64)
 def value_marks(calls: CallFormat) -> ValueMarks:
     """The marks of a format whose arguments stand between marks."""
     shape = calls.shape
