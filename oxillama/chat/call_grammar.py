@@ -83,7 +83,7 @@ def answer_grammar(
         rules.define(root, rules.seq((before, makers.framed(body))))
         return AnswerGrammar(Grammar.from_rules(rules, root))
     if choice == "auto" and lazy and triggers:
-        rules.define(root, makers.lazy(names, parallel))
+        rules.define(root, rules.seq((makers.lazy(names, parallel), makers.turn_end())))
         triggers = tuple(dict.fromkeys((*triggers, *makers.inner.triggers(names))))
         return AnswerGrammar(Grammar.from_rules(rules, root), triggers, True)
     if choice == "auto":
@@ -200,19 +200,10 @@ class _Answers:
 
     def lazy(self, names: list[str], parallel: bool) -> int:
         """Calls from the text that opens them on, which may be a line break before an inner opening."""
-        rules, end = self.rules, self.turn_end()
+        return self.rules.alt((self.calls(names, parallel), *self.inner.lazy(names, parallel)))
 
-        def whole() -> int:
-            return self.parts.shared(self.text_and_calls(names, parallel, None, at_line=False))
-
-        inner = self.inner.lazy(names, parallel, whole, end)
-        return rules.alt((rules.seq((self.calls(names, parallel), end)), *inner))
-
-    def text_and_calls(
-        self, names: list[str], parallel: bool, marks: ReasoningFormat | None, *, at_line: bool = True
-    ) -> int:
-        """Any text, and then perhaps calls. marks: of reasoning, with which a text doesn't begin. at_line: it begins a
-        line."""
+    def text_and_calls(self, names: list[str], parallel: bool, marks: ReasoningFormat | None) -> int:
+        """Any text, and then perhaps calls. marks: of reasoning, with which a text doesn't begin."""
         rules, parts, triggers = self.rules, self.parts, self.triggers()
         if not self.is_told:
             after = self.calls(names, parallel, without=triggers[0])
@@ -226,7 +217,7 @@ class _Answers:
             text.forbid(triggers[0])
             calls = self.calls(names, parallel, without=triggers[0])
             text.then(rules.seq((parts.mark(triggers[0]), calls, self.turn_end())))
-            return text.expression(at_line=at_line)
+            return text.expression()
         self._follow_later(text, names, parallel)
         calls = rules.seq((self.calls(names, parallel), self.turn_end()))
         return rules.alt((calls, rules.seq((parts.mark(self.form.frame.content_begin), text.expression()))))

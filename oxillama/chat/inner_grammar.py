@@ -28,72 +28,39 @@ class InnerCalls:
     begin: Callable[[], int]
     row: Callable[[list[str], bool], int]
 
+    @property
+    def openings(self) -> list[InnerOpening]:
+        """The openings that tell a call from text. JSON is told by the mark behind it, which comes too late to hold it:
+        what begins as JSON does may be an example."""
+        return [opening for opening in self.form.inner if not opening.closed]
+
     def triggers(self, names: list[str]) -> Iterator[str]:
         """The texts with which such calls begin as templates write them; a line break begins those of a line."""
-        for opening in self.form.inner:
+        for opening in self.openings:
             for name in names:
                 for text in opening.spellings(name, empty=not needs_arguments(self.tools[name])):
                     yield f"\n{text}" if opening.at_line else text
 
     def follow(self, text: TextGrammar, names: list[str], parallel: bool, end: int) -> None:
-        """Has such calls follow a text, which can't hold what opens one. end: what stands behind them.
-
-        Text may go on behind JSON that fits, since the mark behind it makes it a call: with calls, if they are
-        parallel.
-        """
-        self.forbid(text, names)
-        for opening, calls in self._marked(names, parallel):
-            text.then(self.parts.rules.seq((calls, end)), at_line=opening.at_line)
-        for opening, found in self._json(names, parallel):
-            if parallel:
-                text.go_on(found, at_line=opening.at_line)
-            else:
-                text.then(self.parts.rules.seq((found, self._text_alone(names))), at_line=opening.at_line)
-
-    def lazy(self, names: list[str], parallel: bool, whole: Callable[[], int], end: int) -> Iterator[int]:
-        """The same from what opens a call on, perhaps with the line break before it. whole: makes text with calls."""
-        rules = self.parts.rules
-        ways = [(opening, rules.seq((calls, end))) for opening, calls in self._marked(names, parallel)]
-        for opening, found in self._json(names, parallel):
-            ways.append((opening, rules.seq((found, whole() if parallel else self._text_alone(names)))))
-        for opening, way in ways:
-            line = self.parts.maybe(self.parts.text("\n"))
-            yield rules.seq((line, way)) if opening.at_line else way
-
-    def forbid(self, text: TextGrammar, names: list[str]) -> None:
-        """Has a text hold nothing that opens such a call."""
-        for opening in self.form.inner:
+        """Has such calls follow a text, which can't hold what opens one. end: what stands behind them."""
+        for opening in self.openings:
             for name in names:
                 for pattern in opening.patterns(name, empty=not needs_arguments(self.tools[name])):
                     text.forbid(pattern, at_line=opening.at_line)
+        for opening, calls in self.expressions(names, parallel):
+            text.then(self.parts.rules.seq((calls, end)), at_line=opening.at_line)
 
-    def _text_alone(self, names: list[str]) -> int:
-        """Text without calls."""
-        text = TextGrammar(self.parts)
-        self.forbid(text, names)
-        for mark in self.form.calls.marks if self.form.calls else ():
-            text.forbid(mark.split()[0])
-        return self.parts.shared(text.expression(at_line=False))
+    def lazy(self, names: list[str], parallel: bool) -> Iterator[int]:
+        """Such calls from what opens them on, perhaps with the line break before it."""
+        for opening, calls in self.expressions(names, parallel):
+            line = self.parts.maybe(self.parts.text("\n"))
+            yield self.parts.rules.seq((line, calls)) if opening.at_line else calls
 
-    def _json(self, names: list[str], parallel: bool) -> Iterator[tuple[InnerOpening, int]]:
-        """JSON objects that are calls if a mark stands behind them, or a list of them."""
-        parts, rules, calls = self.parts, self.parts.rules, self.form.calls
-        for opening in self.form.inner if calls is not None else ():
-            if opening.closed and calls is not None:
-                one = parts.shared(rules.alt([self.body(name) for name in names]))
-                items = [parts.pattern(opening.lead, {}), one]
-                if any("[" in part for part in opening.lead if isinstance(part, str)):
-                    space = parts.gap(len(calls.separator) + 4)
-                    more = rules.repeat(rules.seq((space, parts.text(","), space, one)), 0)
-                    items += [*((more,) if parallel else ()), parts.gap(), parts.text("]")]
-                yield opening, rules.seq(items)
-
-    def _marked(self, names: list[str], parallel: bool) -> Iterator[tuple[InnerOpening, int]]:
-        """The calls behind each other opening."""
+    def expressions(self, names: list[str], parallel: bool) -> Iterator[tuple[InnerOpening, int]]:
+        """The calls behind each opening."""
         rules, calls = self.parts.rules, self.form.calls
-        for opening in self.form.inner if calls is not None else ():
-            if opening.closed or calls is None:
-                continue
+        for opening in self.openings if calls is not None else ():
+            assert calls is not None
             before = self.parts.pattern(opening.lead, {})
             if isinstance(calls.shape, JsonCall):
                 yield opening, rules.seq((before, self.row(names, parallel), self._end(calls)))

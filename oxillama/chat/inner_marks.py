@@ -1,16 +1,47 @@
 """Places of a text where a call opens without its outer mark, and marks that are left over behind calls."""
 
+import json
 import re
 from collections.abc import Generator, Mapping
 from typing import Any
 
+from oxillama.chat.arguments import faults
+from oxillama.chat.bare_calls import checkable
+from oxillama.chat.calls import ARGUMENT_KEYS
 from oxillama.chat.json_reader import Reading
 from oxillama.chat.layout import Layout, needed_end
 from oxillama.chat.openings import SPACES, Heads, InnerOpening
-from oxillama.chat.patterns import Cursor, More
+from oxillama.chat.patterns import Cursor, More, skip_spaces
+from oxillama.chat.shapes import JsonCall
 from oxillama.chat.value_ends import end_of_closed, past_any, spaces_from
 
 __all__ = ["InnerMarks"]
+
+
+def fits(text: str, shape: JsonCall, schemas: Mapping[str, Any]) -> bool:
+    """Whether JSON objects in a row, or a list of them, all call tools with arguments that fit the tools' schemas."""
+    decoder, at, found = json.JSONDecoder(), 0, list[Any]()
+    try:
+        while (at := skip_spaces(text, at)) < len(text):
+            value, at = decoder.raw_decode(text, at)
+            found += value if isinstance(value, list) else [value]
+        return all(_is_call(one, shape, schemas) for one in found)
+    except (ValueError, RecursionError, AttributeError, TypeError):  # which no object with a call gives
+        return False
+
+
+def _is_call(value: Any, shape: JsonCall, schemas: Mapping[str, Any]) -> bool:
+    inner = value[shape.wrapper] if shape.wrapper in value else value
+    if shape.name_is_key:
+        ((name, arguments),) = inner.items()
+    else:
+        name = inner.get(shape.key("name"))
+        keys = (shape.key("arguments"), *ARGUMENT_KEYS)
+        arguments = next((inner[key] for key in keys if key in inner), {})
+    if isinstance(arguments, str):
+        arguments = json.loads(arguments)
+    is_tool = isinstance(name, str) and name in schemas and isinstance(arguments, dict)
+    return is_tool and next(faults(checkable(schemas[name]), arguments), None) is None
 
 
 class InnerMarks:
@@ -20,10 +51,23 @@ class InnerMarks:
     over behind all calls; between: behind one of several.
     """
 
-    __slots__ = ("_begin", "_behind_call", "_cursor", "_heads", "_json", "_known", "between", "characters", "closers")
+    __slots__ = (
+        "_begin",
+        "_behind_call",
+        "_calls",
+        "_cursor",
+        "_heads",
+        "_json",
+        "_known",
+        "_schemas",
+        "between",
+        "characters",
+        "closers",
+    )
 
     def __init__(self, cursor: Cursor, form: Layout, schemas: Mapping[str, Any]) -> None:
         self._cursor, self._heads = cursor, Heads(form.inner, schemas)
+        self._calls, self._schemas = form.calls, schemas
         self._begin, self._behind_call = 0, False
         self._json, self._known = (-1, 0), 0  # where JSON begins and ends; up to where it was looked at
         patterns = filter(None, (form.first_characters.pattern, self._heads.characters))
@@ -56,14 +100,18 @@ class InnerMarks:
         return None if found is None else (at, *found)
 
     def is_call(self, start: int, opening: InnerOpening) -> Generator[None, None, bool]:
-        """Whether a call opens at a place: a JSON object is one only if its closing mark stands behind it."""
+        """Whether a call opens at a place: a JSON object is one only if its closing mark stands behind it, and its
+        arguments fit."""
         if not opening.closed:
             return True
         if start < self._known:  # within JSON that was looked at
             return False
         closed, end, self._known = yield from end_of_closed(self._cursor, start, opening.closed)
         self._json = start, end
-        return closed
+        shape = None if self._calls is None else self._calls.shape
+        if not closed or not isinstance(shape, JsonCall):
+            return False
+        return fits(self._cursor.text[start:end], shape, self._schemas)
 
     def behind(self, start: int) -> int:
         """Where to look for marks behind the place of one that opens no call: not within JSON that is text."""

@@ -73,8 +73,7 @@ def test_calls_that_the_model_chooses(engine, text):
 def test_the_grammar_waits_for_a_call(engine):
     use = ox.ToolUse("generic", tools=TOOLS)
     grammar, triggers, _ = use.grammar(engine.tokenizer)
-    assert triggers == ()  # since JSON at a line's beginning is held, too
-    assert grammar.accepts("I add them.")
+    assert triggers == ("<tool_call>",)
     assert grammar.accepts('<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>')
     assert not grammar.accepts('<tool_call>\n{"name": "add", "arguments": {"a": 10}}\n</tool_call>')
     assert not grammar.accepts('<tool_call>\n{"name": "sub", "arguments": {"a": 1}}\n</tool_call>')
