@@ -31,7 +31,7 @@ def fits(text: str, shape: JsonCall, schemas: Mapping[str, Any]) -> bool:
 
 
 def _is_call(value: Any, shape: JsonCall, schemas: Mapping[str, Any]) -> bool:
-    inner = value[shape.wrapper] if shape.wrapper in value else value
+    inner = value.get(shape.wrapper, value)
     if shape.name_is_key:
         ((name, arguments),) = inner.items()
     else:
@@ -52,18 +52,9 @@ class InnerMarks:
     """
 
     __slots__ = (
-        "_begin",
-        "_behind_call",
-        "_calls",
-        "_cursor",
-        "_heads",
-        "_json",
-        "_known",
-        "_schemas",
-        "between",
-        "characters",
+        "_begin", "_behind_call", "_calls", "_cursor", "_heads", "_json", "_known", "_schemas", "between", "characters",
         "closers",
-    )
+    )  # fmt: skip
 
     def __init__(self, cursor: Cursor, form: Layout, schemas: Mapping[str, Any]) -> None:
         self._cursor, self._heads = cursor, Heads(form.inner, schemas)

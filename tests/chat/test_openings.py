@@ -131,6 +131,13 @@ def test_calls_without_their_outer_mark_are_held_to_their_schemas(name):
     lazy, whole = form.grammar(TOOLS), form.grammar(TOOLS, lazy=False)
     for wrong in (("look", {"n": 3}), ("look", {"at": "Rome", "n": "three"}), ("ping", {"at": "Rome"})):
         text = f"I look.\n{unopened(name, [wrong])}"
+        if name in CLOSED:  # no grammar can know by then that it is to be a call, and so it is none
+            assert lazy.accepts(text)
+            assert whole.accepts(text)
+            for pieces in ([text], list(text)):
+                found, deltas = read(form, pieces)
+                assert summed(found, deltas) == (text, {}, [])
+            continue
         assert not lazy.accepts(text), text
         assert not whole.accepts(text), text
     assert not form.grammar(TOOLS, "required").accepts(unopened(name, [LOOK]))  # there, marks must be
@@ -234,9 +241,8 @@ def test_behind_reasoning_a_line_begins():
         assert called(found) == [("look", {"at": "Rome"})]
         for grammar in (form.grammar(TOOLS), form.grammar(TOOLS, lazy=False)):
             assert grammar.accepts(text) or grammar.lazy
-        assert not form.grammar(TOOLS, lazy=False).accepts(
-            text.replace('"at": "Rome"}}\n</call>', '"at": 3}}\n</call>')
-        )
+        wrong = text.replace('"at": "Rome"}}\n</call>', '"at": 3}}\n</call>')
+        assert read(form, [wrong])[0].tool_calls == []
 
 
 def test_prefixes_of_names_and_names_in_others():
@@ -261,7 +267,7 @@ def test_triggers_name_the_tools():
         "<do>", "\nlook\n<k>", "\nlook<k>", "\nping\n<k>", "\nping<k>", "\nping\n</do>", "\nping</do>"
     )  # fmt: skip
     assert "<|call|>tools.look:" in form_of("named-in-section").grammar(TOOLS).triggers
-    assert '\n{"name": "look", "arguments":' in form_of("object").grammar(TOOLS).triggers
+    assert form_of("object").grammar(TOOLS).triggers == ("<call>",)
     assert form_of("named-attribute").grammar(TOOLS).triggers == ("<fn=",)  # one mark has no inner one
 
 
