@@ -147,9 +147,9 @@ def _past_end(cursor: Cursor) -> Reading:
     while True:
         at = skip_spaces(cursor.text, cursor.at)
         found = _END.match(cursor.text, at)
-        if found:
+        if found:  # one that comes several times counts as one
             cursor.at = found.end()
-            return
+            continue
         if cursor.ended or not any(end.startswith(cursor.text[at : at + 10]) for end in ENDS):
             return
         yield
