@@ -137,7 +137,14 @@ class ModelFileError(GenerateError, LoadError, OSError):
 
 
 class ContextOverflowError(GenerateError, ValueError):
-    """Prompt and requested output don't fit the context."""
+    """Prompt and requested output don't fit the context.
+
+    n_tokens: tokens of the prompt, or how many it has at least; None where they weren't counted.
+    """
+
+    def __init__(self, message: str = "", n_tokens: int | None = None) -> None:
+        super().__init__(message)
+        self.n_tokens = n_tokens
 
 
 class QueueFullError(GenerateError, RuntimeError):

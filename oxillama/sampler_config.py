@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, TypedDict
 
 from oxillama._util.checks import MAX_CONTEXT, check_choice, check_float, check_int, is_unicode, suggests_fields
+from oxillama._util.text_files import without_mark
 from oxillama.errors import ConfigError
 
 __all__ = [
@@ -70,7 +71,8 @@ def _json_schema(value: Any) -> str:
     """The schema as JSON text: its order counts, and it can't be changed later."""
     try:
         if isinstance(value, str):
-            text, value = value, json.loads(value)
+            text = without_mark(value)
+            value = json.loads(text)
         else:
             text = json.dumps(value, allow_nan=False)
             _check_keys(value)

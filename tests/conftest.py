@@ -2,11 +2,16 @@
 
 import gc
 
+import hypothesis
 import pytest
 
 from tests import hub as stand_in
 from tests.lora import shipped
 from tests.ray import cluster
+
+# On a loaded machine any example may take long: no test claims anything about seconds.
+hypothesis.settings.register_profile("oxillama", deadline=None)
+hypothesis.settings.load_profile("oxillama")
 
 
 @pytest.fixture

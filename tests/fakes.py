@@ -16,6 +16,7 @@ from oxillama.core.options import read_options
 from oxillama.engine import Engine
 from oxillama.sampling import SamplerChain
 from oxillama.tokenizer import TokenStream
+from oxillama.tokenizer.control_texts import ControlTexts
 
 # BOS, EOS, and pieces of text: letters, longer pieces, and a character in two halves.
 PIECES = [b"", b"</s>", *(bytes([c]) for c in b"abcdefgh .!"), b"ab", b"bcd", b"the ", b"\xc3", b"\xa9"]
@@ -39,6 +40,7 @@ class FakeTokenizer:
     bos_id, eos_id = BOS, EOS
     add_bos = True
     eog_ids = frozenset({EOS})
+    control_texts = ControlTexts(())
 
     def encode(self, text, add_special=True, parse_special=False, continuation=False, owner=None):
         ids, raw = [BOS] if add_special else [], text.encode()

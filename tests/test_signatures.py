@@ -8,12 +8,13 @@ import pytest
 
 import oxillama as ox
 from oxillama._util.signatures import takes
+from oxillama.core.async_requests import AsyncBeamRounds, AsyncSession
 from oxillama.core.batch import BatchSettings
-from oxillama.core.beam_rounds import BeamKeywords, BeamSearchOptions
+from oxillama.core.beam_rounds import BeamKeywords, BeamRounds, BeamSearchOptions
 from oxillama.core.beam_search import BeamOptions
 from oxillama.core.embedding import choose_pooling
 from oxillama.core.options import BatchOptions, RequestOptions, StreamOptions, TextOptions
-from oxillama.core.session import SessionOptions, session_options
+from oxillama.core.session import Session, SessionOptions, session_options
 from oxillama.snapshot.resume import ResumeOptions, resumed
 
 
@@ -99,7 +100,35 @@ def test_help_shows_what_options_mean():
 
 
 def test_sync_and_async_calls_take_the_same_keywords():
-    for name in ("generate", "stream", "chat", "infill", "batch", "embed", "rerank", "beam_search", "resume"):
+    for name in public(ox.AsyncEngine, callable):
         sync, coroutine = (inspect.signature(getattr(kind, name)) for kind in (ox.Engine, ox.AsyncEngine))
-        assert list(sync.parameters) == list(coroutine.parameters)
-        assert all(sync.parameters[p].default == coroutine.parameters[p].default for p in sync.parameters)
+        assert list(sync.parameters) == list(coroutine.parameters), name
+        assert all(sync.parameters[p].default == coroutine.parameters[p].default for p in sync.parameters), name
+
+
+def public(kind, fits):
+    return [name for name in dir(kind) if not name.startswith("_") and fits(getattr(kind, name))]
+
+
+# The calls of `Engine` that are none of `AsyncEngine`, and those that are no coroutines there, as its manual says.
+MISSING = ["conversation"]
+PLAIN = ["batch", "beam_rounds", "is_eos", "session", "stream"]
+
+
+def test_async_engines_have_the_calls_of_engines():
+    assert [n for n in public(ox.Engine, lambda _: True) if not hasattr(ox.AsyncEngine, n)] == MISSING
+    assert public(ox.AsyncEngine, lambda value: not callable(value)) == public(ox.Engine, lambda v: not callable(v))
+    plain = public(ox.AsyncEngine, lambda call: callable(call) and not inspect.iscoroutinefunction(call))
+    assert plain == PLAIN
+    manual = inspect.getdoc(ox.AsyncEngine)
+    assert [name for name in MISSING + PLAIN if f"`{name}`" not in manual] == []
+
+
+def test_async_handles_have_the_calls_of_handles():
+    calls = public(Session, lambda _: True)
+    assert [n for n in calls if not hasattr(AsyncSession, n)] == ["after_fork", "cancel"]  # a cancelled task does that
+    for name in public(AsyncSession, callable):
+        assert inspect.iscoroutinefunction(getattr(AsyncSession, name))
+        sync, coroutine = (inspect.signature(getattr(kind, name)) for kind in (Session, AsyncSession))
+        assert list(sync.parameters) == list(coroutine.parameters), name
+    assert [n for n in public(BeamRounds, callable) if not hasattr(AsyncBeamRounds, n)] == ["close"]  # `aclose`

@@ -18,6 +18,7 @@ __all__ = [
     "check_keywords",
     "check_type",
     "is_unicode",
+    "misspelt",
     "nearest",
     "suggests_fields",
 ]
@@ -122,6 +123,9 @@ _ELSEWHERE = {
     "top_logprobs": "logprobs",
 }
 # Keywords of other packages for which an engine has a method.
+# Names of fields elsewhere that are near those of other things.
+_APART = ("conversation_id", "models", "seed", "speed")
+
 _METHODS = {
     "stream": "stream()",
     "suffix": "infill(prefix, suffix)",
@@ -141,6 +145,21 @@ def nearest(name: str, known: Collection[str]) -> str | None:
     if not similar and len(name) > 2:
         similar = [other for other in known if other.startswith(name) or name.startswith(f"{other}_")]
     similar = similar or difflib.get_close_matches(name, known, n=1)
+    return similar[0] if similar else None
+
+
+def misspelt(name: str, known: Collection[str]) -> str | None:
+    """The known name that a name is meant for beyond doubt: written in other letters or with a slip, or that of another
+    package; None for a name of its own."""
+    import difflib
+
+    if _ELSEWHERE.get(name) in known:
+        return _ELSEWHERE[name]
+    plain = name.replace("_", "").lower()
+    for other in known:
+        if other.replace("_", "").lower() == plain:
+            return other
+    similar = [] if name in _APART else difflib.get_close_matches(name, known, n=1, cutoff=0.85)
     return similar[0] if similar else None
 
 

@@ -1,10 +1,11 @@
 """Grammars of answers: reasoning, and then calls of tools, or text that fits a schema, as a format writes them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oxillama.chat.free_calls import ANY_OBJECT, free_call
 from oxillama.chat.grammar_parts import END as END_TOKEN
 from oxillama.chat.grammar_parts import ControlToken, Parts
 from oxillama.chat.harmony import BEGIN, END, MESSAGE
@@ -19,11 +20,12 @@ from oxillama.chat.text_grammar import TextGrammar
 from oxillama.chat.value_grammar import BracesValues, PythonValues
 from oxillama.chat.values import Schema, schema_properties
 from oxillama.errors import GrammarError
-from oxillama.grammar.automaton import RuleSet
+from oxillama.grammar.automaton import Budget, RuleSet
 from oxillama.grammar.matcher import Grammar
+from oxillama.kernels.grammar_budget import UNITS
 from oxillama.sampler_config import SchemaMode
 
-__all__ = ["AnswerGrammar", "answer_grammar"]
+__all__ = ["AnswerGrammar", "answer_grammar", "argument_faults"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,11 @@ def answer_grammar(
     token: ControlToken | None,
     mode: SchemaMode,
     lazy: bool,
+    free: Collection[str] = (),
 ) -> AnswerGrammar:
     """See `ChatFormat.grammar`. Raises GrammarError, which names the tool, for a schema that can't be compiled."""
-    makers = _Answers(form, tools, token, mode, None if constraint is None else constraint[0])
+    held = {name: ANY_OBJECT if name in free else schema for name, schema in tools.items()}
+    makers = _Answers(form, held, token, mode, None if constraint is None else constraint[0], tools)
     rules = makers.rules
     root = rules.new_rule("root")
     triggers = makers.triggers()
@@ -93,6 +97,27 @@ def answer_grammar(
     return AnswerGrammar(Grammar.from_rules(rules, root), triggers)
 
 
+def argument_faults(form: Layout, tools: Mapping[str, Schema], mode: SchemaMode) -> dict[str, str]:
+    """Why no grammar can hold the arguments of tools, by their names.
+
+    All of them together take the work of two grammars at most; what is left then counts as too large. Raises
+    GrammarError for arguments that are no object.
+    """
+    found, left = {}, 2 * UNITS
+    for name, schema in tools.items():
+        budget = Budget(min(max(left, 1), UNITS))
+        makers = _Answers(form, {name: schema}, lambda text: None, mode, RuleSet(budget=budget))
+        makers.check(name, schema)
+        root = makers.rules.new_rule("root")
+        try:
+            makers.rules.define(root, makers.arguments(name))
+            Grammar.from_rules(makers.rules, root)
+        except GrammarError as error:
+            found[name] = str(error)
+        left -= budget.spent
+    return found
+
+
 class _Answers:
     """Expressions of the parts of an answer."""
 
@@ -103,14 +128,17 @@ class _Answers:
         token: ControlToken | None,
         mode: SchemaMode,
         rules: RuleSet | None = None,
+        known: Mapping[str, Schema] | None = None,
     ) -> None:
+        """known: the schemas that a parser of the answer knows, of tools that are held to them or not."""
+        self.known = tools if known is None else known
         self.form, self.tools, self.mode = form, tools, mode
         self.parts = Parts(token, rules)
         self.rules = self.parts.rules
         self._calls: dict[str, int] = {}
         self._bodies: dict[str, int] = {}
         self._section = -1
-        self.inner = InnerCalls(form, tools, self.parts, self.body, self._begin, self._row)
+        self.inner = InnerCalls(form, self.known, self.parts, self.body, self._begin, self._row)
 
     # ---- around calls
 
@@ -303,6 +331,8 @@ class _Answers:
         if isinstance(shape, Named):
             return rules.seq((parts.text(name), parts.pattern(shape.middle, {}), self.arguments(name)))
         self.check(name, schema)
+        if schema is ANY_OBJECT:
+            return free_call(parts, name, calls, self.mode, self.known[name])
         if isinstance(shape, Tagged):
             return self._tagged(name, calls, shape)
         if isinstance(shape, PythonCall):

@@ -2,14 +2,27 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from oxillama._util.json_values import fields_as_json, json_value
 
-__all__ = ["AnyToolCall", "BrokenToolCall", "ToolCall", "assistant_message", "call_id", "read_json"]
+__all__ = [
+    "AnyToolCall",
+    "BrokenToolCall",
+    "ToolCall",
+    "assistant_message",
+    "call_id",
+    "call_text",
+    "has_halves",
+    "is_shallow",
+    "read_argument_object",
+    "read_json",
+]
 
 ARGUMENT_KEYS = ("arguments", "parameters")
+MAX_DEPTH = 64  # levels of arguments, of which templates, clients and servers can take no more either
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +79,57 @@ def call_id(number: int) -> str:
     return f"call{number % 100_000:05d}"
 
 
-def read_json(text: str) -> Any:
+def read_json(text: str, *, halves: bool = False) -> Any:
     """JSON as Python values. Raises ValueError for ambiguous or invalid text: keys that come twice, numbers that no
-    float can hold, halves of surrogate pairs, too deep nesting."""
+    float can hold, halves of surrogate pairs (which `halves` lets through), too deep nesting."""
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
     except RecursionError:
         raise ValueError("it nests too deeply") from None
-    if "\\u" in text:
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError("a string holds half of a surrogate pair") from None
+    if not halves and "\\u" in text and has_halves(value):
+        raise ValueError("a string holds half of a surrogate pair")
     return value
+
+
+def read_argument_object(text: str) -> dict[str, Any]:
+    """The arguments of a call from their JSON text; "" and spaces are none, {}.
+
+    Raises ValueError for what `read_json` refuses, for other values than objects, and for more than 64 levels.
+    """
+    found = read_json(text) if text.strip() else {}
+    if not isinstance(found, dict):
+        raise ValueError("its arguments are no object")
+    if text.count("{") + text.count("[") > MAX_DEPTH and not is_shallow(found):
+        raise ValueError("it nests too deeply")
+    return found
+
+
+def is_shallow(value: Any) -> bool:
+    """Whether a JSON value has at most 64 levels of objects and lists."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inner = {id(item): item for item in level if isinstance(item, Mapping | list | tuple)}  # shared ones once
+        if not inner:
+            return True
+        level = [x for item in inner.values() for x in (item.values() if isinstance(item, Mapping) else item)]
+    return False
+
+
+def call_text(name: str, arguments: str) -> str:
+    """A call as text, for templates that have no place for it: an object between the tags of Hermes' format.
+
+    arguments: as the model wrote them, JSON or not.
+    """
+    return f'<tool_call>\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def has_halves(value: Any) -> bool:
+    """Whether a string of a value of JSON holds half of a surrogate pair, which is no text."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,12 +6,16 @@ that stands nowhere else; it is printed or it is not, or the template raises, wh
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from oxillama.chat.content_format import ContentFormat, conversation, formats_of
-from oxillama.chat.messages import REASONING_FIELDS
+from oxillama.chat.messages import REASONING_FIELDS, as_part, texts_of
 
-__all__ = ["Capabilities", "Render", "with_reasoning", "with_text_arguments"]
+__all__ = ["RAW", "Capabilities", "Render", "WrongArguments", "with_reasoning", "with_text_arguments"]
+
+# The key under which an object has arguments that are none, and how a template shows them.
+RAW = "_raw"
+WrongArguments = Literal["text", "object", "string", ""]
 
 _FIRST, _SECOND, _KEY = "oxprobeone", "oxprobetwo", "oxprobekey"
 _UNSEEN = "oxprobeunseen"  # stands where no template looks: if it is printed, a whole part was printed
@@ -71,10 +75,15 @@ class Capabilities:
         """Whether a developer's message is printed in another way than one of a role that doesn't exist."""
         return self._kept("developer", self._find_developer)
 
+    def in_midst(self, role: str) -> bool:
+        """Whether messages of a role, system or developer, are printed where they stand behind others."""
+        return self._kept(f"{role} in the midst", lambda: self._find_in_midst(role))
+
     @property
     def tools(self) -> bool:
-        """Whether descriptions of tools are printed."""
-        return self._kept("tools", lambda: _FIRST in self._render([_QUESTION], [_TOOL]))
+        """Whether descriptions of tools are printed, if only beside a system message."""
+        conversations = [_QUESTION], [{"role": "system", "content": "system"}, _QUESTION]
+        return self._kept("tools", lambda: any(_FIRST in self._render(said, [_TOOL]) for said in conversations))
 
     @property
     def calls(self) -> bool:
@@ -85,6 +94,12 @@ class Capabilities:
     def text_arguments(self) -> bool:
         """Whether arguments of calls must be JSON text: objects are refused, or printed as Python prints them."""
         return self._kept("text_arguments", self._find_text_arguments)
+
+    @property
+    def wrong_arguments(self) -> WrongArguments:
+        """How a call is shown whose arguments are no JSON object: by their text as it is ("text"), by an object that
+        has it ("object"), by the text as a string of JSON ("string"), or not at all ("")."""
+        return self._kept("wrong_arguments", self._find_wrong_arguments)
 
     @property
     def short_ids(self) -> bool:
@@ -134,11 +149,35 @@ class Capabilities:
             said, other = (self._output(*conversation(role, content)) for role in ("developer", _NO_ROLE))
         return _FIRST in said and said.lower() != other.lower().replace(_NO_ROLE, "developer")
 
+    def _find_in_midst(self, role: str) -> bool:
+        def said(role: str, text: str) -> Message:
+            return {"role": role, "content": text if self.content(role).strings else as_part(text)}
+
+        begin, question, answer = said("system", "rules"), said("user", _FIRST), said("assistant", _SECOND)
+        probe, again = said(role, _KEY), said("user", _UNSEEN)
+        for talk in ([question, probe], [question, probe, answer, again], [question, answer, probe, again]):
+            for messages in (talk, [begin, *talk]):
+                output = self._output(*messages)
+                places = [output.find("".join(texts_of(m["content"]))) for m in talk]
+                if min(places) < 0 or places != sorted(places):
+                    return False
+        return True
+
     def _find_text_arguments(self) -> bool:
         as_object = self._render(_called(arguments={_KEY: _SECOND}), None)
         if _SECOND in as_object and f"{{'{_KEY}'" not in as_object:
             return False
         return _SECOND in self._render(_called(arguments=f'{{"{_KEY}": "{_SECOND}"}}'), None)
+
+    def _find_wrong_arguments(self) -> WrongArguments:
+        text = f'{{"{_KEY}": "{_SECOND}", "'
+        forms = text, json.dumps(text)[1:-1]
+        as_text = self._render(_called(arguments=text), None)
+        if text in as_text:
+            return "text"
+        if any(form in self._output(*_called(arguments={RAW: text})) for form in forms):
+            return "object"
+        return "string" if forms[1] in as_text else ""
 
     def _find_short_ids(self) -> bool:
         return not self._output(*_called(id="call_oxprobe")) and bool(self._output(*_called(id="callprobe")))

@@ -7,12 +7,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from oxillama.chat.arguments import Schema, faults
 from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall
+from oxillama.chat.functions import described_function, described_tools
 from oxillama.chat.schema_check import check_schema
 from oxillama.errors import ConfigError, ToolArgumentsError, ToolCallError, ToolError, ToolFailedError, UnknownToolError
 
 __all__ = ["ToolDispatcher", "ToolFunctions", "ToolResult", "read_tools"]
 
-Tools = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any] | Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +41,28 @@ class ToolDispatcher(Protocol):
 class ToolFunctions:
     """A `ToolDispatcher` of Python functions: called by name, with arguments that fit the tool's schema."""
 
-    def __init__(self, tools: Tools, functions: Mapping[str, Callable[..., Any]]) -> None:
-        """tools: descriptions as for `Engine.chat`. functions: the function of each tool's name.
+    def __init__(self, tools: Tools, functions: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        """tools: functions, or descriptions, as for `Engine.chat`. functions: those of descriptions, by their names.
 
-        The content is a function's return value: a str as it is, any other value as JSON. Raises ConfigError for a tool
+        The content is a function's return value: a str as it is, any other value as JSON. A function among the tools
+        gets what its annotations say: dataclasses, members of enums, sets and tuples. Raises ConfigError for a tool
         without a function or the reverse, and for a schema with keywords that can't be checked.
         """
-        self._schemas = read_tools(tools)
-        if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+        described = described_tools(tools)
+        self._schemas = read_tools(described)
+        given = {} if functions is None else functions
+        if not isinstance(given, Mapping) or not all(map(callable, given.values())):
             raise ConfigError("functions must map names of tools to functions")
-        for name in self._schemas.keys() ^ functions.keys():
+        own = [described_function(tool) for tool in tools if callable(tool)]
+        self._read = {one.function.__name__: one.read for one in own}
+        self._functions = {**given, **{one.function.__name__: one.function for one in own}}
+        for name in self._read.keys() & given.keys():
+            raise ConfigError(f"the tool {name!r} is given in tools and in functions: give it once")
+        for name in self._schemas.keys() ^ self._functions.keys():
             missing = "functions" if name in self._schemas else "tools"
             raise ConfigError(f"the tool {name!r} is missing in {missing}")
         for name, schema in self._schemas.items():
             check_schema(schema, f"the parameters of the tool {name!r}")
-        self._functions = dict(functions)
 
     def dispatch(self, call: AnyToolCall) -> ToolResult:
         """Calls a function. Any error becomes a `ToolResult` with that error."""
@@ -76,7 +84,8 @@ class ToolFunctions:
         if wrong is not None:
             raise ToolArgumentsError(f"{call.name}: {wrong}")
         try:
-            found = self._functions[call.name](**call.arguments)
+            read = self._read.get(call.name)
+            found = self._functions[call.name](**(read(call.arguments) if read else call.arguments))
             return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, allow_nan=False)
         except Exception as error:
             raise ToolFailedError(f"{call.name} failed: {type(error).__name__}: {error}") from error
@@ -84,6 +93,7 @@ class ToolFunctions:
 
 def read_tools(tools: Any) -> dict[str, Schema]:
     """The schema of each tool's parameters by its name. Raises ConfigError for descriptions of another form."""
+    tools = described_tools(tools)
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
         raise ConfigError(f"tools must be a list of descriptions of functions, not {type(tools).__name__}")
     found: dict[str, Schema] = {}

@@ -1,11 +1,11 @@
 """Chat formats: how a model writes reasoning, content and calls of tools, recognised from its chat template."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from oxillama._util.checks import check_choice
-from oxillama.chat.call_grammar import AnswerGrammar, answer_grammar
+from oxillama.chat.call_grammar import AnswerGrammar, answer_grammar, argument_faults
 from oxillama.chat.dispatch import read_tools
 from oxillama.chat.grammar_parts import ControlToken
 from oxillama.chat.harmony import BEGIN, END, MESSAGE
@@ -153,19 +153,26 @@ class ChatFormat:
         return ChatFormat(layout, (*self.source, "text"))
 
     @property
+    def with_generic_calls(self) -> "ChatFormat":
+        """The same with calls of tools as JSON objects between tags, for models that are told to write such."""
+        layout = Layout(Frame(self.reasoning) if self.harmony else self.frame, HERMES)
+        return ChatFormat(layout, (*self.source, "generic"))
+
+    @property
     def reasoning(self) -> ReasoningFormat | None:
         """The marks of reasoning; None if the model shows none."""
         return self.frame.reasoning
 
     def parser(
         self,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
         generation_prompt: str = "",
         parallel_tool_calls: bool | None = None,
         *,
         reasoning: "str | ReasoningFormat | None" = "auto",
         first_id: int = 0,
         must_call: bool = False,
+        bare: bool = True,
     ) -> ChatParser:
         """A parser of one answer.
 
@@ -175,6 +182,7 @@ class ChatFormat:
         reasoning: "auto", "none" (it stays in the content), other marks than the format's, or None for none.
         first_id: number of the first call without an id of its own.
         must_call: the answer is held to calls: what is cut off before the first one's name is no content.
+        bare: an answer that is nothing but calls of these tools, as JSON without the format's marks, has them found.
 
         Raises ToolFormatError for wrong options, ConfigError for wrong tools.
         """
@@ -193,11 +201,12 @@ class ChatFormat:
             kept=reasoning == "none",
             first_id=first_id,
             must_call=must_call,
+            bare=bare,
         )
 
     def grammar(
         self,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
         choice: str | Mapping[str, Any] = "auto",
         *,
         parallel_tool_calls: bool = False,
@@ -208,6 +217,7 @@ class ChatFormat:
         token: ControlToken | None = None,
         mode: SchemaMode = "generate",
         lazy: bool = True,
+        free: Collection[str] = (),
     ) -> AnswerGrammar:
         """What an answer is held to.
 
@@ -217,7 +227,7 @@ class ChatFormat:
         generation_prompt: the end of the prompt, which may have opened the reasoning. json_schema: content that fits
         it, instead of calls; constraint: the same of rules and their root. token: returns the id of the control token
         with a text, or None. mode: as `JsonSchemaCompiler.compile` has it. lazy: with "auto", the grammar of calls
-        alone and what triggers it, where the format has a trigger.
+        alone and what triggers it, where the format has a trigger. free: tools whose arguments may be any object.
 
         Raises GrammarError for tools that can't be called or schemas that can't be compiled, ConfigError for others.
         """
@@ -238,7 +248,19 @@ class ChatFormat:
             token=token,
             mode=mode,
             lazy=lazy,
+            free=free,
         )
+
+    def faults(
+        self, tools: Sequence[Mapping[str, Any] | Callable[..., Any]], mode: SchemaMode = "generate"
+    ) -> dict[str, str]:
+        """Why no grammar can hold the arguments of tools, by their names; those that one can hold are left out."""
+        return argument_faults(self.layout, read_tools(tools), mode)
+
+    @property
+    def writes_json(self) -> bool:
+        """Whether arguments are written as JSON: all of their schema is held then, or compiling is an error."""
+        return self.harmony or self.calls is None or isinstance(self.calls.shape, JsonCall | Named)
 
     def marks_of(self, reasoning: "str | ReasoningFormat | None") -> ReasoningFormat | None:
         """The marks of an option `reasoning`; None for none."""
@@ -284,6 +306,8 @@ def _made_of(source: Any, *tokens: str) -> ChatFormat:
     """The inverse of `ChatFormat.__reduce__`."""
     if tokens[-1:] == ("text",):
         return _made_of(source, *tokens[:-1]).without_calls
+    if tokens[-1:] == ("generic",):
+        return _made_of(source, *tokens[:-1]).with_generic_calls
     if not tokens:
         made: ChatFormat = source.chat_format
         return made

@@ -13,12 +13,12 @@ from oxillama.chat.message import ChatDelta
 from oxillama.chat.patterns import Cursor, skip_spaces
 from oxillama.chat.sink import Broken, CallSink
 
-__all__ = ["BEGIN", "END", "MESSAGE", "read_harmony"]
+__all__ = ["BEGIN", "END", "ENDS", "MESSAGE", "read_harmony"]
 
 BEGIN, END, MESSAGE = "<|channel|>", "<|end|>", "<|message|>"
-_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+ENDS = (END, "<|call|>", "<|return|>")
 _STARTS = ("<|start|>", BEGIN)
-_END = re.compile("|".join(map(re.escape, _ENDS)))
+_END = re.compile("|".join(map(re.escape, ENDS)))
 _HEADER = re.compile(
     r"\s*(?:<\|start\|>\s*assistant)?\s*(?:to=(?P<to1>[^\s<]+))?\s*(?:<\|channel\|>\s*(?P<channel>\w+))?"
     r"\s*(?:to=(?P<to2>[^\s<]+))?\s*(?:<\|constrain\|>)?\s*(?:\w+)?\s*<\|message\|>"
@@ -32,9 +32,11 @@ def read_harmony(
     give: Callable[[ChatDelta], None],
     read_call: Callable[[Callable[[CallSink], Reading], int], Reading],
     enter: Callable[[bool], None],
+    read_bare: Callable[[], Generator[None, None, bool]],
 ) -> Reading:
     """Reads a whole answer. `read_call` takes a reader of a call, and the place where the call begins; `enter` is told
-    whether the message that begins is reasoning."""
+    whether the message that begins is reasoning; `read_bare` reads calls without a mark, if all that follows is such.
+    """
     seen: set[str] = set()
     while True:
         start = cursor.at
@@ -44,7 +46,8 @@ def read_harmony(
             if not c:
                 return
             cursor.at = start
-            yield from _body(cursor, lambda text: give(ChatDelta(content=text)))
+            if not (yield from read_bare()):
+                yield from _body(cursor, lambda text: give(ChatDelta(content=text)))
             continue
         enter(header.group("channel") == "analysis")
         recipient = header.group("to1") or header.group("to2")
@@ -62,7 +65,8 @@ def read_harmony(
             give(ChatDelta(reasoning=before + text) if kind == "reasoning" else ChatDelta(content=before + text))
             before = ""
 
-        yield from _body(cursor, said)
+        if kind == "reasoning" or not (yield from read_bare()):
+            yield from _body(cursor, said)
         enter(False)
 
 
@@ -132,9 +136,9 @@ def _goes_on(cursor: Cursor, at: int) -> Generator[None, None, bool]:
 
 
 def _held(text: str) -> int:
-    longest = max(map(len, _ENDS)) - 1
+    longest = max(map(len, ENDS)) - 1
     for n in range(min(longest, len(text)), 0, -1):
-        if any(end.startswith(text[-n:]) for end in _ENDS):
+        if any(end.startswith(text[-n:]) for end in ENDS):
             return len(text) - n
     return len(text)
 
@@ -146,6 +150,6 @@ def _past_end(cursor: Cursor) -> Reading:
         if found:  # one that comes several times counts as one
             cursor.at = found.end()
             continue
-        if cursor.ended or not any(end.startswith(cursor.text[at : at + 10]) for end in _ENDS):
+        if cursor.ended or not any(end.startswith(cursor.text[at : at + 10]) for end in ENDS):
             return
         yield

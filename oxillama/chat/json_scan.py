@@ -27,6 +27,11 @@ class JsonScanner:
         self._word: list[str] = []
         self._left = 0
 
+    @property
+    def depth(self) -> int:
+        """How many objects and arrays are open."""
+        return len(self._closers)
+
     def step(self, c: str) -> bool:
         """Whether this character completes the value. Raises JsonError if it is invalid here."""
         self._state(c)

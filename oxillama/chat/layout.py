@@ -2,9 +2,9 @@
 
 import re
 
-from oxillama.chat.harmony import END
+from oxillama.chat.harmony import ENDS
 from oxillama.chat.openings import inner_openings, parts_of
-from oxillama.chat.patterns import Pattern, first_mark
+from oxillama.chat.patterns import MARK, Pattern, first_mark
 from oxillama.chat.shapes import CallFormat, Frame, JsonCall, Tagged
 
 __all__ = ["Layout", "Marks", "needed_end"]
@@ -19,9 +19,9 @@ class Layout:
     around reasoning, content and calls. harmony: the answer is in gpt-oss's channels.
 
     What follows from these: marks, (pattern, what it is, whether it is only at the beginning) of those that content may
-    hold; end_marks, with which a call that can't be parsed ends; turn_ends, what ends a turn; end_words, the marks
-    behind all calls, of which `n_needed_ends` belong to the calls; inner, what opens a call without its outer mark;
-    closers, marks that may be left over behind a call.
+    hold; end_marks, with which a call that can't be parsed ends; closing_marks, all that may stand behind calls;
+    turn_ends, what ends a turn; end_words, the marks behind all calls, of which `n_needed_ends` belong to the calls;
+    inner, what opens a call without its outer mark; closers, marks that may be left over behind a call.
     """
 
     def __init__(
@@ -32,7 +32,8 @@ class Layout:
         firsts = {pattern[0].lstrip()[0] for pattern, _, _ in self.marks if pattern and isinstance(pattern[0], str)}
         characters = re.escape("".join(sorted(firsts)))
         self.first_characters = re.compile(f"[{characters}]" if firsts else r"(?!)")
-        self.end_marks = _end_marks(calls) if not harmony else [END, "<|call|>", "<|return|>"]
+        self.end_marks = _end_marks(calls) if not harmony else list(ENDS)
+        self.closing_marks = _closing_marks(self.marks, calls) if not harmony else list(ENDS)
         self.turn_ends = _prefixes(frame.turn_end)
         self.end_words, self.n_needed_ends = _end_words(calls)
         self.inner = () if calls is None else inner_openings(calls)
@@ -72,6 +73,13 @@ def _marks(frame: Frame, calls: CallFormat | None) -> Marks:
         if text:
             found.append(((text,), "end", False))
     return found
+
+
+def _closing_marks(marks: Marks, calls: CallFormat | None) -> list[str]:
+    """Marks that may stand behind calls: those of their own, and those that end the content or the turn."""
+    own = [] if calls is None else [mark for text in (calls.call_end, calls.end) for mark in MARK.findall(text)]
+    ends = [pattern[0] for pattern, what, _ in marks if what == "end"]
+    return list(dict.fromkeys([*own, *(mark for mark in ends if isinstance(mark, str))]))
 
 
 def _prefixes(text: str) -> list[str]:

@@ -1,11 +1,13 @@
 """Messages of a conversation: their form checked, and brought into that which chat templates expect."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from oxillama.chat.calls import is_shallow
 from oxillama.errors import MessageError
 
-__all__ = ["PART_SEPARATOR", "REASONING_FIELDS", "as_part", "checked_messages", "joined", "texts_of"]
+__all__ = ["PART_SEPARATOR", "REASONING_FIELDS", "as_part", "called", "checked_messages", "joined", "texts_of"]
 
 # Between the text parts of one content, where a template takes strings: vLLM and llama.cpp join them with it too.
 PART_SEPARATOR = "\n"
@@ -22,10 +24,11 @@ def checked_messages(messages: object) -> list[Message]:
 
     A content that is missing beside `tool_calls` becomes "", as llama.cpp has it: templates that test for None or for a
     missing content treat "" alike, and others would print "None". Reasoning is in `reasoning_content`, under whichever
-    of `REASONING_FIELDS` it was given.
+    of `REASONING_FIELDS` it was given. Arguments of calls that nest too deeply for templates become JSON text.
 
     Raises MessageError, which names the place of what has another form than OpenAI's clients send, such as
-    ``messages[2].content[0].type``.
+    ``messages[2].content[0].type``. What a model may have written has no wrong form: a call's name may be any text, and
+    so may the text of its arguments.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         _refuse("messages", "a list of dicts with 'role' and 'content'", messages)
@@ -76,6 +79,8 @@ def _checked_message(place: str, message: object) -> Message:
         if not isinstance(fields.get(name), str | None):
             _refuse(f"{place}.{name}", "a string or None", fields[name])
     kept = {name: value for name, value in fields.items() if value is not None and (name != "tool_calls" or value)}
+    if calls and any(not is_shallow(called(call).get("arguments")) for call in calls):
+        kept["tool_calls"] = [_with_text(f"{place}.tool_calls[{i}]", call) for i, call in enumerate(calls)]
     return _one_reasoning(place, kept) | {"content": content}
 
 
@@ -110,10 +115,28 @@ def _check_call(place: str, call: object) -> None:
     if "function" in fields:
         place = f"{place}.function"
         fields = _mapping(place, fields["function"], "a dict with 'name' and 'arguments'")
-    if not isinstance(fields.get("name"), str) or not fields["name"]:
-        _refuse(f"{place}.name", "a string of at least one character", fields.get("name"))
+    if not isinstance(fields.get("name"), str):
+        _refuse(f"{place}.name", "a string", fields.get("name"))
     if not isinstance(fields.get("arguments", ""), str | Mapping):
         _refuse(f"{place}.arguments", "a dict, or its JSON text", fields["arguments"])
+
+
+def called(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The name and the arguments of a call in either form."""
+    inner: Mapping[str, Any] = call.get("function", call)
+    return inner
+
+
+def _with_text(place: str, call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A call with its arguments as JSON text, if they nest too deeply."""
+    inner = called(call)
+    if is_shallow(inner.get("arguments")):
+        return call
+    try:
+        made = {**inner, "arguments": json.dumps(inner["arguments"], ensure_ascii=False)}
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MessageError(f"{place} has arguments that are no JSON: {error}") from None
+    return {**call, "function": made} if "function" in call else made
 
 
 def _mapping(place: str, value: object, wanted: str) -> Mapping[str, Any]:

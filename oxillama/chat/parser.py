@@ -5,8 +5,9 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from oxillama._util.pickling import stays_here
+from oxillama.chat.bare_calls import read_bare
 from oxillama.chat.braces_reader import read_braces
-from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall, call_id, read_json
+from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall, call_id, read_argument_object
 from oxillama.chat.harmony import read_harmony
 from oxillama.chat.inner_marks import InnerMarks
 from oxillama.chat.json_reader import (
@@ -19,7 +20,7 @@ from oxillama.chat.json_reader import (
     read_object,
 )
 from oxillama.chat.layout import Layout
-from oxillama.chat.message import ChatDelta, ChatMessage
+from oxillama.chat.message import ChatDelta, ChatMessage, ToolCallDelta
 from oxillama.chat.nested_reader import read_nested
 from oxillama.chat.openings import InnerOpening, parts_of
 from oxillama.chat.patterns import MARK, NAME, Cursor, More, Pattern, match, skip_spaces
@@ -67,12 +68,14 @@ class ChatParser:
         kept: bool = False,
         first_id: int = 0,
         must_call: bool = False,
+        bare: bool = True,
     ) -> None:
         """`ChatFormat.parser` makes one.
 
         reasoning: marks of the reasoning; None for no reasoning. opened: the prompt has opened it. kept: reasoning
         stays in the content, with its marks. first_id: number of the first call without an id of its own. must_call:
-        the text is held to calls, so that the beginning of a mark at its end is no content.
+        the text is held to calls, so that the beginning of a mark at its end is no content. bare: an answer that is
+        nothing but calls of tools in `schemas`, without a mark, has them found.
         """
         self._form = form
         self._frame: Frame = form.frame
@@ -91,9 +94,12 @@ class ChatParser:
         self._inner = InnerMarks(self._cursor, form, self._schemas)
         if form.calls is not None:
             self._tools = ToolEnds(form.calls, form.closers, self._schemas)
+        self._bare = bare and bool(schemas) and not must_call and (form.harmony or form.calls is not None)
         self.in_reasoning = False
         self._reader = (
-            read_harmony(self._cursor, self._give, self._harmony_call, self._enter) if form.harmony else self._answer()
+            read_harmony(self._cursor, self._give, self._harmony_call, self._enter, self._bare_answer)
+            if form.harmony
+            else self._answer()
         )
         self._done = False
 
@@ -135,6 +141,7 @@ class ChatParser:
         if delta == NOTHING:
             return
         if delta.content:
+            self._bare = self._bare and (self.in_reasoning or delta.content.isspace())
             self._content.append(delta.content)
             self._n_said += len(delta.content)
         if delta.reasoning:
@@ -161,18 +168,34 @@ class ChatParser:
         yield from self._past_spaces_of_begin()
         self._inner.begin()
         while not (self._cursor.ended and self._cursor.at >= len(self._cursor.text)):
-            yield from self._next_part()
+            if not (yield from self._bare_answer()):
+                yield from self._next_part()
+
+    def _bare_answer(self) -> Generator[None, None, bool]:
+        """Reads calls without a mark, if all of the answer is such; whether it is."""
+        if not self._bare or self._found:
+            return False
+        start = self._cursor.at
+        calls = yield from read_bare(self._cursor, self._schemas, self._form, self._fresh)
+        raw = self._cursor.text[start : self._cursor.at].strip()
+        for call in calls or ():
+            id = call.id or self._new_id()
+            self._give(ChatDelta(tool_call=ToolCallDelta(self._n_calls, id, call.name)))
+            self._give(ChatDelta(tool_call=ToolCallDelta(self._n_calls, arguments=call.text)))
+            self._put(ToolCall(call.name, call.arguments, id, self._n_said, raw))
+        return calls is not None
 
     def _think(self, marks: ReasoningFormat) -> Reading:
         """The reasoning, if there is some."""
         cursor = self._cursor
         self.in_reasoning = self._opened
         if marks.begin.strip():
-            while (start := skip_spaces(cursor.text, 0)) == len(cursor.text) and not cursor.ended:
+            start = 0
+            while (start := skip_spaces(cursor.text, start)) == len(cursor.text) and not cursor.ended:
                 yield
             found = yield from matched(cursor, (marks.begin.strip(),), start)
             if found is not None:
-                self._opened = True
+                self._opened = self.in_reasoning = True
                 if self._kept:
                     self._say(cursor.text[: found[0]])
                 cursor.at = found[0]
@@ -264,6 +287,8 @@ class ChatParser:
         """(place, what, end) of the first mark from a place on; or the place up to which there is none."""
         text = self._cursor.text
         lead = skip_spaces(text, self._cursor.at)
+        if self._fresh:
+            at = max(at, lead)
         while at < len(text):
             fresh = self._fresh and at <= lead
             if not fresh and at != self._inner.first:
@@ -477,9 +502,7 @@ class ChatParser:
         raw = self._cursor.text[start : self._cursor.at]
         written = "".join(sink.pieces)
         try:
-            arguments = read_json(written)
-            if not isinstance(arguments, dict):
-                raise ValueError("its arguments are no object")
+            arguments = read_argument_object(written)
         except ValueError as error:
             reason = f"its arguments are wrong: {error}"
             self._put(BrokenToolCall(raw, reason, True, sink.id, self._n_said, True, sink.name, written))

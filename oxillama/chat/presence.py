@@ -1,13 +1,14 @@
 """Presence of messages in a prompt: templates leave out what they have no place for, and say nothing."""
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from oxillama.chat.messages import texts_of
+from oxillama.chat.messages import called, texts_of
 from oxillama.errors import MessageError
 
-__all__ = ["check_presence", "unused_word"]
+__all__ = ["check_arguments", "check_presence", "unused_word"]
 
 Message = dict[str, Any]
 _COMMON_ROLES = ("user", "assistant")
@@ -45,6 +46,50 @@ def check_presence(
                 f"messages[{i}] is not in the prompt: the chat template leaves out this message of the role "
                 f"{message['role']!r}, {_shown(message)}"
             )
+
+
+def check_arguments(
+    messages: Sequence[Message], wrong: Collection[str], prompt: str, render: Callable[[Sequence[Message]], str]
+) -> None:
+    """Raises MessageError if arguments of calls that are no JSON objects (`wrong`) aren't in the prompt.
+
+    As with `check_presence`, they may stand there in another form: then words in their place have to.
+    """
+    if not wrong or _are_in_order(messages, wrong, prompt):
+        return
+    word = unused_word(prompt)
+    output = render([_with_words(message, wrong, f"{word}n{i}n") for i, message in enumerate(messages)])
+    found = set(re.findall(rf"{word}n\d+n", output))
+    for i, message in enumerate(messages):
+        if any(_is_wrong(call, wrong) for call in message.get("tool_calls", ())) and f"{word}n{i}n" not in found:
+            raise MessageError(f"messages[{i}] has calls whose arguments are no JSON, and aren't in the prompt")
+
+
+def _are_in_order(messages: Sequence[Message], wrong: Collection[str], prompt: str) -> bool:
+    at = 0
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            if _is_wrong(call, wrong):
+                at = _behind(called(call)["arguments"].strip(), prompt, at)
+                if at < 0:
+                    return False
+    return True
+
+
+def _with_words(message: Message, wrong: Collection[str], word: str) -> Message:
+    """A message with a word in the place of each of the wrong arguments of its calls."""
+    if "tool_calls" not in message:
+        return message
+    made = []
+    for call in message["tool_calls"]:
+        function = {**called(call), "arguments": word} if _is_wrong(call, wrong) else called(call)
+        made.append({**call, "function": function} if "function" in call else function)
+    return message | {"tool_calls": made}
+
+
+def _is_wrong(call: Mapping[str, Any], wrong: Collection[str]) -> bool:
+    given = called(call).get("arguments")
+    return isinstance(given, str) and given in wrong
 
 
 def unused_word(*texts: str) -> str:

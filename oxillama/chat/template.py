@@ -8,17 +8,19 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from oxillama._util.checks import check_bool, check_type
 from oxillama._util.pickling import with_fields
 from oxillama.chat.capabilities import Capabilities
 from oxillama.chat.continuation import check_continuation, continued
+from oxillama.chat.functions import described_tools
 from oxillama.chat.messages import checked_messages
-from oxillama.chat.presence import check_presence
-from oxillama.chat.repairs import in_form, without_system
+from oxillama.chat.presence import check_arguments, check_presence
+from oxillama.chat.recast import recasts
+from oxillama.chat.repairs import in_form
 from oxillama.chat.variables import check_variables, effort_variable, needed_variables, thinking_switch
-from oxillama.errors import ChatTemplateError, ConfigError, MessageError
+from oxillama.errors import ChatTemplateError, ConfigError
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
     from oxillama.chat.budget import Budget
     from oxillama.chat.sandbox import SandboxEnvironment
 
-__all__ = ["ChatTemplate", "probing"]
+__all__ = ["ChatTemplate", "Prints", "check_tools", "probing"]
 
+Make = Callable[[Sequence[dict[str, Any]]], str]  # the prompt of messages
 _LOG = logging.getLogger("oxillama")
 _PROBING: ContextVar[bool] = ContextVar("probing", default=False)
 _MAX_SOURCE = 1 << 18
@@ -44,6 +47,13 @@ def probing() -> Iterator[None]:
         yield
     finally:
         _PROBING.reset(token)
+
+
+class Prints(NamedTuple):
+    """What a template prints: the descriptions of tools; calls in messages of the assistant, and what they returned."""
+
+    tools: bool
+    calls: bool
 
 
 class ChatTemplate:
@@ -102,7 +112,7 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool | str = False,
         reasoning_effort: str | None = None,
@@ -118,7 +128,7 @@ class ChatTemplate:
                 are joined with newlines, or a str becomes one part; arguments of calls become objects or JSON text; a
                 developer's message becomes one of the system, and the system's the beginning of the next one of the
                 user; ``reasoning_content``, ``reasoning`` or ``thinking`` stand under the names that it reads.
-            tools: JSON descriptions of functions that the model may call; an empty list is left out.
+            tools: functions that the model may call, or JSON descriptions of them; an empty list is left out.
             add_generation_prompt: end with what opens the assistant's turn; by default where no message is continued.
             continue_final_message: end within the last message, which the assistant began: True, or the field to go on
                 from, "content" or "reasoning_content".
@@ -138,15 +148,16 @@ class ChatTemplate:
         check_bool("add_generation_prompt", ends_open)
         if field is not None and ends_open:
             raise ConfigError("add_generation_prompt and continue_final_message are both given: give one of them")
-        check_tools(tools)
+        described: Sequence[Mapping[str, Any]] | None = described_tools(tools)
+        check_tools(described)
         if now is not None:
             check_type("now", now, datetime.datetime)
         check_variables(variables, self.variables)
         if reasoning_effort is not None:
             variables |= effort_variable(reasoning_effort, self.variables)
         with self._spending(now) as spent:
-            spent.size([variables, given, tools])  # refuses values that contain themselves, and remembers sizes
-            rendering = _Rendering(self, tools or None, variables)
+            spent.size([variables, given, described])  # refuses values that contain themselves, and remembers sizes
+            rendering = _Rendering(self, described or None, variables)
             return rendering.prompt(given, ends_open) if field is None else rendering.continued(given, field)
 
     def generation_prompt(
@@ -167,6 +178,19 @@ class ChatTemplate:
         before = self.render(asked, **{**options, "add_generation_prompt": False}) if asked else ""
         same = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, before, strict=False))
         return prompt[sum(1 for _ in same) :]
+
+    def prints(self, variables: Mapping[str, Any] | None = None) -> Prints:
+        """Which parts of a conversation with tools the template prints, given these variables if it needs them.
+
+        Found by rendering short conversations, once for each template. One that prints no message, or exceeds its
+        bounds, isn't known to leave out tools.
+        """
+        try:
+            with self._spending():
+                able = capabilities_of(self, variables or {})
+                return Prints(able.tools or not able.plain, able.calls and able.prints("tool"))
+        except ChatTemplateError:
+            return Prints(tools=True, calls=True)
 
     def thinking(self, on: bool) -> dict[str, Any]:
         """The variable, with its value, that lets the model think or not: ``{"enable_thinking": False}`` for many.
@@ -234,19 +258,17 @@ class _Rendering:
     ) -> None:
         self._template = template
         self._variables = {**variables, **({"tools": list(tools)} if tools else {})}
-        self._able = self._capabilities({})
-        if variables and not self._able.plain:  # it may need them
-            self._able = self._capabilities(variables)
-        if tools and not _PROBING.get() and not self._template._compiled.warned and not self._able.tools:
-            self._template._compiled.warned = True  # once, or a server's log has it for every request
-            _LOG.warning("the chat template doesn't print tools: the model will not know of them")
+        self._wrong: set[str] = set()  # arguments of calls that are no JSON objects, of the last rendering
+        self._able = capabilities_of(template, variables)
+        if tools:
+            self._warn_without("tools", "the model will not know of them")
 
-    def _capabilities(self, extra: Mapping[str, Any]) -> Capabilities:
-        known = self._template._compiled.known
-        if len(known) >= _MAX_KNOWN:
-            known.clear()
-        found = known.setdefault(tuple(sorted(extra)), {})
-        return Capabilities(found, partial(self._template._probe, extra))
+    def _warn_without(self, what: Literal["tools", "calls"], so: str) -> None:
+        """Says once that the template doesn't print something, or a server's log has it for every request."""
+        warned = self._template._compiled.warned
+        if what not in warned and not _PROBING.get() and not getattr(self._able, what):
+            warned.add(what)
+            _LOG.warning("the chat template doesn't print %s: %s", what, so)
 
     def prompt(self, messages: Sequence[dict[str, Any]], ends_open: bool) -> str:
         """The prompt of all messages. Raises MessageError for one that isn't in it."""
@@ -261,30 +283,60 @@ class _Rendering:
             before, lambda said: continued([*said, last], field, self._render, lambda: self._able.reasoning_frame)
         )
 
-    def _whole(self, messages: Sequence[dict[str, Any]], make: Callable[[Sequence[dict[str, Any]]], str]) -> str:
-        """The prompt that `make` makes of messages, with the system's in the next ones if it lacks them as they are."""
-        output = make(messages)
-        if not self._able.plain:  # it prints no message at all
-            return output
+    def _whole(self, messages: Sequence[dict[str, Any]], make: Make) -> str:
+        """The prompt that `make` makes of messages, or of the first of their other forms that the template takes.
+
+        Raises what the messages as they are raise, if it takes none.
+        """
+        from oxillama.chat.budget import LimitError
+
         try:
-            check_presence(messages, output, self._able.prints, lambda others: _tried(lambda: make(others)))
-        except MessageError as error:
-            moved = without_system(messages)
-            output = _tried(lambda: make(moved)) if len(moved) < len(messages) else ""
-            if not output:
+            return self._complete(messages, make)
+        except LimitError:
+            raise
+        except Exception as error:
+            if _PROBING.get() or not self._able.plain:  # what it refuses is what is looked for
                 raise
+            refused = error
+        for form in recasts(messages):
             try:
-                check_presence(moved, output, self._able.prints, lambda others: _tried(lambda: make(others)))
-            except MessageError:
-                raise error from None
+                return self._complete(form, make)
+            except LimitError:
+                raise
+            except Exception:
+                continue
+        raise refused
+
+    def _complete(self, messages: Sequence[dict[str, Any]], make: Make) -> str:
+        """The prompt of messages as they are. Raises MessageError for one that isn't in it."""
+        output, wrong = make(messages), self._wrong
+        if self._able.plain:  # else it prints no message at all
+            check_presence(messages, output, self._able.prints, lambda others: _tried(lambda: make(others)))
+            check_arguments(messages, wrong, output, lambda others: _tried(lambda: make(others)))
         return output
 
     def _render(self, messages: Sequence[dict[str, Any]], ends_open: bool) -> str:
         from oxillama.chat.budget import budget
 
-        found = in_form(messages, self._able)
+        found, self._wrong = in_form(messages, self._able)
+        if any("tool_calls" in message for message in found):
+            self._warn_without("calls", "those of earlier answers are left out of the prompt")
         budget.get().size(found)
         return self._template._output({"messages": found, "add_generation_prompt": ends_open, **self._variables})
+
+
+def capabilities_of(template: ChatTemplate, variables: Mapping[str, Any]) -> Capabilities:
+    """What the template can print; with these variables, if it prints nothing without them."""
+
+    def known_of(extra: Mapping[str, Any]) -> Capabilities:
+        known = template._compiled.known
+        if len(known) >= _MAX_KNOWN:
+            known.clear()
+        found = known.setdefault(tuple(sorted(extra)), {})
+        return Capabilities(found, partial(template._probe, extra))
+
+    able = known_of({})
+    return known_of(variables) if variables and not able.plain else able
 
 
 def _tried(render: Callable[[], str]) -> str:
@@ -310,13 +362,13 @@ def check_tools(tools: object) -> None:
 class _Compiled:
     """A template's code, the names that it reads, and what was found of its capabilities.
 
-    warned: whether the log has it that tools aren't printed.
+    warned: what the log has it of that the template doesn't print: "tools", "calls".
     """
 
     template: "Template"
     variables: frozenset[str]
     known: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
-    warned: bool = False
+    warned: set[str] = field(default_factory=set)
 
 
 @lru_cache(maxsize=16)

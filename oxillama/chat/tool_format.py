@@ -76,7 +76,7 @@ FORMATS = {
     "mistral-args": ToolFormat("[TOOL_CALLS]", shape="named", between="[ARGS]"),
     "llama3": ToolFormat("<|python_tag|>", arguments="parameters", separator="; ", bare=True),
 }
-FORMATS["qwen"] = FORMATS["hermes"]
+FORMATS["qwen"] = FORMATS["generic"] = FORMATS["hermes"]
 
 
 def find_format(given: "str | ToolFormat | ChatFormat") -> ChatFormat:
@@ -87,5 +87,7 @@ def find_format(given: "str | ToolFormat | ChatFormat") -> ChatFormat:
         given = FORMATS[given]
     if not isinstance(given, ToolFormat):
         known = ", ".join(repr(name) for name in FORMATS)
-        raise ToolFormatError(f"tool_format must be one of {known}, 'text', a ToolFormat or ChatFormat, not {given!r}")
+        raise ToolFormatError(
+            f"tool_format must be one of {known}, 'text', 'none', a ToolFormat or ChatFormat, not {given!r}"
+        )
     return given.chat_format

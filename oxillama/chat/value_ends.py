@@ -86,15 +86,13 @@ def scan_json(cursor: Cursor, start: int) -> Generator[None, None, tuple[str, in
 
 def end_of_closed(cursor: Cursor, start: int, mark: str) -> Generator[None, None, tuple[bool, int, int]]:
     """Of JSON objects from a place on, or a list: whether a closing mark stands behind them, where they end, and where
-    that is known.
-
-    The end of the text may cut the first one off before.
+    that is known. Of the mark, the end of the text may cut off a part.
     """
     at = behind = start
     while True:
         state, end = yield from scan_json(cursor, at)
         if state != "whole":
-            return state == "cut" and at == start, behind, end
+            return False, behind, end
         behind = end
         at = yield from spaces_from(cursor, end)
         found = yield from matched(cursor, (mark,), at)

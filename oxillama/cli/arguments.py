@@ -105,7 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
     thinks.add_argument("--think", action="store_true", default=None, help="let the model think before it answers")
     thinks.add_argument("--no-think", action="store_false", dest="think", help="let it answer at once")
     chat.add_argument("--tools", metavar="FILE", help="JSON list of functions it may call; you type what they return")
-    formats = "hermes, qwen, mistral, mistral-args, llama3; or text"
+    formats = "hermes, qwen, mistral, mistral-args, llama3, generic, text; none refuses tools that it doesn't show"
     chat.add_argument(
         "--tool-format", metavar="NAME", help=f"how it writes calls, if its template doesn't tell: {formats}"
     )

@@ -54,7 +54,7 @@ def chat(args: argparse.Namespace) -> int:
             template = template_for(engine.tokenizer, prompt.get("tools"), prompt.get("chat_template"))
             prompt["template_kwargs"] = with_switch(args.think, template.thinking(args.think), prompt)
         try:
-            dialogue = Dialogue(engine, options, opening, prompt, interactive=terminal, tool_format=args.tool_format)
+            dialogue = Dialogue(engine, options, opening, prompt, interactive=terminal)
         except ToolFormatError as error:
             what, _, remedy = str(error).partition(": give tool_format=")
             why = remedy.partition("calls as text")[2]
@@ -76,9 +76,10 @@ def prompt_options(args: argparse.Namespace) -> PromptOptions:
     if args.template_kwarg:
         found["template_kwargs"] = pairs("--template-kwarg", args.template_kwarg)
     if args.tool_format is not None:
-        check_choice("--tool-format", args.tool_format, (*FORMATS, "text"))
+        check_choice("--tool-format", args.tool_format, (*FORMATS, "text", "none"))
         if args.tools is None:
             raise ConfigError("--tool-format is for calls of tools: give --tools too")
+        found["tool_format"] = args.tool_format
     if args.tools is not None:
         try:
             found["tools"] = read_json(read_text_file("--tools", args.tools))
@@ -137,7 +138,7 @@ def piped(dialogue: Dialogue) -> bool:
     """Answers the lines of standard input; whether all of them have a whole answer."""
     fine = True
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # as other commands read it
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")  # as other commands read it
     for n, line in enumerate(sys.stdin, 1):
         if is_unicode(line):
             goes_on, whole = obey(dialogue, line)

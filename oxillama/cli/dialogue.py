@@ -36,7 +36,6 @@ class Dialogue:
 
     opening: messages that stand before all others, and stay. prompt: options of the prompts; if there are tools, the
     messages behind a call are what it returned. interactive: Ctrl-C ends an answer alone, and not the program.
-    tool_format: how calls are written, if the template doesn't tell.
 
     Raises ChatTemplateError if there is no template or it doesn't compile, ToolFormatError if it isn't known how calls
     are written, GrammarError for what answers can't follow, GenerateError if the model has an encoder.
@@ -50,12 +49,15 @@ class Dialogue:
         prompt: PromptOptions,
         *,
         interactive: bool,
-        tool_format: str | None = None,
     ) -> None:
         self._conversation = engine.conversation()
-        self._answers = AnswerOptions(prompt.get("tools"), tool_format=tool_format)
+        self._answers = AnswerOptions(prompt.get("tools"), tool_format=prompt.get("tool_format"))
         self._engine, self._options, self._prompt = engine, options, prompt
-        engine._factory.prepare(self._with_tools([{"role": "user", "content": "?"}]))
+        prepared = self._with_tools([{"role": "user", "content": "?"}])
+        engine._factory.prepare(prepared)
+        self._warned: set[str] = set()
+        if prepared.tool_use is not None and prepared.tool_use.note:
+            self._warn([prepared.tool_use.note])
         self._open_calls: list[ToolCall] = []
         self._interactive = interactive
         self._opening = opening
@@ -90,7 +92,7 @@ class Dialogue:
         pieces: list[str] = []
         thoughts: list[str] = []
         calls: list[AnyToolCall] = []
-        reason, n_tokens = None, 0
+        reason, n_tokens, warnings = None, 0, list[str]()
         try:
             asked, ids = self._fitting(asked)
             n_tokens = len(ids)
@@ -106,6 +108,7 @@ class Dialogue:
                     unread = [call.raw for call in chunk.tool_calls if isinstance(call, BrokenToolCall)]
                     reason, n_tokens = chunk.finish_reason, n_tokens + len(chunk.token_ids)
                     print(chunk.text, *unread, sep="", end="", flush=True)
+                    warnings = chunk.warnings
         except KeyboardInterrupt:
             print(flush=True)
             if not self._interactive:
@@ -119,8 +122,16 @@ class Dialogue:
         print(flush=True)
         self._messages = [*asked, ChatMessage("".join(thoughts), "".join(pieces), calls).to_message()]
         self._open_calls = [call for call in calls if isinstance(call, ToolCall)]
+        self._warn(warnings)
         self._ask()
         return self._is_whole(reason, n_tokens)
+
+    def _warn(self, warnings: list[str]) -> None:
+        """Prints what of the options couldn't be done, once for all answers."""
+        for text in warnings:
+            if text not in self._warned:
+                note(f"[{text}]")
+        self._warned.update(warnings)
 
     def _show_thought(self, text: str, answering: bool) -> None:
         """Prints reasoning, dimmed where a terminal shows it, on standard error: the answer alone goes to pipes."""

@@ -6,9 +6,9 @@ import contextlib
 import importlib
 import os
 import sys
-from pathlib import Path
 
 from oxillama._util.signals import DeferredInterrupt
+from oxillama._util.text_files import read_text
 from oxillama.errors import ConfigError
 
 __all__ = ["is_model", "model_file", "named_file", "output_file", "read_text_file", "scaled"]
@@ -81,11 +81,12 @@ def read_text_file(flag: str, path: str) -> str:
     if not path:
         raise ConfigError(f"{flag} is empty: give a file")
     try:
-        return Path(os.path.expanduser(path)).read_text("utf-8")
+        return read_text(os.path.expanduser(path))
     except OSError as error:
         raise ConfigError(f"{flag} {path} can't be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{flag} {path} is not UTF-8 at byte {error.start}: text is needed") from None
+        why = error.reason if "UTF-16" in error.reason else "text is needed"
+        raise ConfigError(f"{flag} {path} is not UTF-8 at byte {error.start}: {why}") from None
     except ValueError as error:  # a null byte
         raise ConfigError(f"{flag} {path!r} can't be read: {error}") from None
 

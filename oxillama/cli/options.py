@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import oxillama
 from oxillama._util.signals import DeferredInterrupt
+from oxillama._util.text_files import without_mark
 from oxillama.cli.constraints import add_constraints, read_constraints
 from oxillama.cli.files import model_file, named_file, scaled
 from oxillama.cli.progress import LoadingLine
@@ -191,8 +192,8 @@ def read_prompt(given: str | None, name: str) -> str:
         raise oxillama.ConfigError(f"{name} is missing: give it as an argument, or - to read standard input")
     buffer = getattr(sys.stdin, "buffer", None)
     if buffer is None:  # replaced by a text stream in memory
-        return sys.stdin.read()
+        return without_mark(sys.stdin.read())
     try:
-        return str(buffer.read(), "utf-8")
+        return str(buffer.read(), "utf-8-sig")  # a file may begin with a byte order mark, which is no text
     except UnicodeDecodeError as error:
         raise oxillama.ConfigError(f"standard input is not UTF-8 at byte {error.start}: text is needed") from None

@@ -124,7 +124,7 @@ def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[dict
         check_file("--model", path)
         name = "oxillama-default" if path is None else os.path.basename(path).removesuffix(".gguf")
         drafts = _drafts("--draft", args.draft, "--num-speculative", args.num_speculative, options)
-        return [{"id": name, "load": loader(options, _adapters(args)), **drafts}]
+        return [{"id": name, "path": path, "load": loader(options, _adapters(args)), **drafts}]
     if args.draft is not None or args.num_speculative is not None:
         raise oxillama.ConfigError("--draft and --num-speculative are not for models of a file: give them there")
     if args.model is not None:
@@ -239,8 +239,8 @@ def _of_table(i: int, table: dict[str, Any]) -> dict[str, Any]:
     name = table.get("id") or ("oxillama-default" if path is None else _stem(path))
     draft, number = f"model[{i}].draft", f"model[{i}].num_speculative"
     drafts = _drafts(draft, table.get("draft"), number, table.get("num_speculative"), options)
-    own = {"id": name, "load": loader(options, files), "aliases": tuple(aliases), "at_start": load == "start"}
-    return own | drafts
+    own = {"id": name, "path": path, "load": loader(options, files), "aliases": tuple(aliases)}
+    return own | {"at_start": load == "start"} | drafts
 
 
 def loader(options: dict[str, Any], adapters: list[tuple[str, str]]) -> Loader:

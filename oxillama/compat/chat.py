@@ -94,6 +94,7 @@ def from_template(*, llama: LlamaLike, messages: Any, **options: Any) -> Answer:
     prompt: PromptOptions = {
         "tools": None if found["tool_choice"] == "none" else tools,
         "chat_template": None if name == "default" else source,
+        "tool_format": None if named is None else "text",  # its arguments alone are the answer
     }
     ids = llama.engine.chat_tokens(messages, **prompt)
     use = None

@@ -13,6 +13,7 @@ from oxillama.compat.keywords import REQUIRED, Keyword
 from oxillama.compat.model import LlamaLike
 from oxillama.compat.sampling import SAMPLING, Criterion, engine_processors, sampler_config
 from oxillama.config import MAX_CONTEXT
+from oxillama.core.prompts import plain
 from oxillama.core.results import Chunk, Completion, TokenLogprob
 from oxillama.core.tool_use import ToolUse
 from oxillama.errors import ConfigError, ContextOverflowError, UnsupportedModelError
@@ -102,7 +103,8 @@ def _max_tokens(given: Any) -> int | None:
 
 def _prompts(llama: LlamaLike, prompt: Any, suffix: Any) -> tuple[bool, list[list[int]], list[str]]:
     """Whether there is one prompt; token ids and text of each."""
-    single = isinstance(prompt, str) or not (isinstance(prompt, Sequence) and prompt and not isinstance(prompt[0], int))
+    prompt = plain("prompt", prompt)
+    single = isinstance(prompt, str) or not (isinstance(prompt, Sequence) and prompt and _is_prompt(prompt[0]))
     given = [prompt] if single else list(prompt)
     if suffix is not None:
         if not isinstance(suffix, str) or not all(isinstance(text, str) for text in given):
@@ -115,6 +117,11 @@ def _prompts(llama: LlamaLike, prompt: Any, suffix: Any) -> tuple[bool, list[lis
     ids = [_ids(llama, one) for one in given]
     texts = [one if isinstance(one, str) else llama.vocabulary.decode(one, skip_special=True) for one in given]
     return single, ids, texts
+
+
+def _is_prompt(value: Any) -> bool:
+    """Whether this is text or token ids, rather than one token's id, of whatever type."""
+    return isinstance(value, str) or hasattr(value, "__len__")
 
 
 def _ids(llama: LlamaLike, prompt: Any) -> list[int]:

@@ -12,7 +12,7 @@ from oxillama.compat.chat import Answer, answered, functions_of, held_to, named_
 from oxillama.compat.declarations import declared
 from oxillama.compat.llama_grammar import LlamaGrammar
 from oxillama.compat.turns import Part, Turns, random_id, written
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, GrammarError
 
 __all__ = ["chatml_function_calling", "functionary", "functionary_v1_v2"]
 
@@ -49,10 +49,18 @@ def _asked(options: dict[str, Any]) -> tuple[list[Mapping[str, Any]], Mapping[st
     return [] if choice == "none" else functions, named
 
 
-def _arguments(function: Mapping[str, Any] | None) -> LlamaGrammar:
-    """What a call's arguments are held to: any object of a function that isn't known."""
+def _arguments(function: Mapping[str, Any] | None, *, asked: bool) -> LlamaGrammar:
+    """What a call's arguments are held to: any object of a function that isn't known, or that no grammar can hold.
+
+    Raises GrammarError for one that can't be held and is asked for by its name.
+    """
     parameters = {"type": "object"} if function is None else function.get("parameters", {"type": "object"})
-    return LlamaGrammar.from_json_schema(json.dumps(parameters))
+    try:
+        return LlamaGrammar.from_json_schema(json.dumps(parameters))
+    except GrammarError:
+        if asked:
+            raise
+        return LlamaGrammar.from_json_schema('{"type": "object"}')
 
 
 def _named(functions: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
@@ -111,7 +119,7 @@ def _chatml_calls(turns: Turns, prompt: str, chosen: str, functions: Sequence[Ma
         name = chosen.removeprefix("functions.")
         yield Part("call", name)
         prompt += f"{chosen}:\n"
-        for text in turns.pieces(prompt, [_END], grammar=_arguments(_named(functions, name))):
+        for text in turns.pieces(prompt, [_END], grammar=_arguments(_named(functions, name), asked=False)):
             prompt += text
             yield Part("arguments", text)
         prompt += "\n"
@@ -169,7 +177,7 @@ def functionary(*, llama: Any, messages: Any, **options: Any) -> Answer:
 
     def call() -> Iterator[Part]:
         yield Part("call", name)
-        grammar = _arguments(named or _named(functions, name))
+        grammar = _arguments(named or _named(functions, name), asked=named is not None)
         pieces = turns.pieces(f"{prompt} to=functions.{name}:\n", ends, grammar=grammar)
         yield from (Part("arguments", text) for text in pieces)
 
@@ -234,6 +242,7 @@ def _version_1(
     """A message, or "<|START_OF_FUNCTION_CALL|>NAME:" on its last line, and then the arguments."""
     begin, end = "<|START_OF_FUNCTION_CALL|>", "<|END_OF_FUNCTION_CALL|>"
     prompt += "assistant:\n"
+    asked = named is not None
     if named is None:
         for text in turns.pieces(prompt, [*([begin] if functions else []), "<|END_OF_ASSISTANT|>"]):
             prompt += text
@@ -244,7 +253,7 @@ def _version_1(
     else:
         yield Part("call", named["name"])
     prompt += f"{begin}{named['name']}:\n"
-    for text in turns.pieces(prompt, [end], grammar=_arguments(named)):
+    for text in turns.pieces(prompt, [end], grammar=_arguments(named, asked=asked)):
         yield Part("arguments", text)
 
 
@@ -280,7 +289,7 @@ def _version_2(
             known = _named(functions, name)
             text = ""
             stop = [recipient, ends] if named is None else [ends, "<|from|>"]
-            for piece in turns.pieces(prompt, stop, grammar=_arguments(known)):
+            for piece in turns.pieces(prompt, stop, grammar=_arguments(known, asked=named is not None)):
                 text += piece
                 yield Part("arguments", piece)
             if named is not None or turns.finish_reason != "stop":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
+from oxillama.compat.wording import own_words
 from oxillama.errors import ConfigError
 
-__all__ = ["REQUIRED", "Keyword", "bound", "check_defaults", "keywords", "renamed", "rows"]
+__all__ = ["REQUIRED", "Keyword", "bound", "check_defaults", "keywords", "rows"]
 
 REQUIRED: Any = inspect.Parameter.empty
 Treatment = Literal["honoured", "accepted", "refused"]
@@ -44,18 +44,6 @@ def check_defaults(table: Iterable[Keyword], given: dict[str, Any]) -> None:
             )
 
 
-@contextmanager
-def renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """A block whose ConfigErrors name keywords as they are named here. names: field of the engine -> keyword."""
-    try:
-        yield
-    except ConfigError as error:
-        field = str(error).partition(" ")[0]
-        if field not in names:
-            raise
-        raise ConfigError(names[field] + str(error).removeprefix(field)) from None
-
-
 def bound(name: str, signature: inspect.Signature, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
     """All arguments of a call by name, defaults included. Raises TypeError, which names function and keyword."""
     try:
@@ -84,11 +72,13 @@ def keywords(table: tuple[Keyword, ...], *, n_positional: int | None = None) -> 
     own = inspect.Signature([kinds("self", kinds.POSITIONAL_OR_KEYWORD), *parameters])
 
     def decorate(method: Callable[..., Any]) -> Any:
+        worded = own_words(method)
+
         @functools.wraps(method)
         def call(self: Any, *args: Any, **given: Any) -> Any:
             options = bound(method.__name__, signature, args, given)
             check_defaults(table, options)
-            return method(self, options)
+            return worded(self, options)
 
         call.__signature__ = own  # type: ignore[attr-defined]
         return call

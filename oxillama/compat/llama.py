@@ -17,12 +17,13 @@ from oxillama._util.lazy import lazy
 from oxillama._util.pickling import with_fields
 from oxillama.compat import chat, completion, embeddings, llama_types, pretrained
 from oxillama.compat.drafts import engine_draft
-from oxillama.compat.keywords import REQUIRED, Keyword, keywords, renamed
+from oxillama.compat.keywords import REQUIRED, Keyword, keywords
 from oxillama.compat.llama_cache import BaseLlamaCache, LlamaCache, LlamaDiskCache, LlamaRAMCache
 from oxillama.compat.llama_chat_format import get_chat_completion_handler
 from oxillama.compat.llama_grammar import LlamaGrammar
 from oxillama.compat.llama_speculative import LlamaDraftModel
 from oxillama.compat.llama_tokenizer import BaseLlamaTokenizer, LlamaTokenizer
+from oxillama.compat.one_sequence import OneSequence
 from oxillama.compat.sampling import (
     SAMPLING,
     Criterion,
@@ -34,7 +35,8 @@ from oxillama.compat.sampling import (
     engine_processors,
     sampler_config,
 )
-from oxillama.compat.settings import CONSTRUCTOR, FIELDS, POOLINGS, engine_config, initial_seed
+from oxillama.compat.settings import CONSTRUCTOR, POOLINGS, engine_config, initial_seed
+from oxillama.compat.wording import own_words
 from oxillama.core.prompts import check_tokens
 from oxillama.core.session import Session
 from oxillama.engine import Engine
@@ -110,8 +112,7 @@ class Llama:
     @keywords(CONSTRUCTOR, n_positional=1)
     def __init__(self, given: dict[str, Any]) -> None:
         self._given = given
-        with renamed(FIELDS):
-            self._load(given)
+        self._load(given)
 
     def _load(self, given: dict[str, Any]) -> None:
         config = engine_config(given)
@@ -166,10 +167,20 @@ class Llama:
 
     @property
     def model(self) -> Self:
-        """What `llama_model_get_vocab` takes."""
+        """What `llama_model_get_vocab` and other functions of `llama_cpp` take."""
         return self
 
     ctx = _ctx = _model = model  # other packages look for these
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held by calls on one sequence."""
+        return self._lock
+
+    @lazy
+    def one_sequence(self) -> OneSequence:
+        """The sequence of `llama_decode`."""
+        return OneSequence(self.engine)
 
     @property
     def _kept(self) -> set[type]:
@@ -237,6 +248,7 @@ class Llama:
 
     # ---- text and tokens
 
+    @own_words
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """Token ids of UTF-8. special: the text of control tokens is read as those. Raises TokenizerError."""
         return self.tokenizer_.tokenize(text, add_bos, special)
@@ -331,10 +343,12 @@ class Llama:
             return ChatCompletion(**answer)
         return (ChatCompletionChunk(**chunk) for chunk in answer)
 
+    @own_words
     def create_embedding(self, input: str | list[str], model: str | None = None) -> dict[str, Any]:
         """Embeddings of texts as a dict. Raises what `embed` raises."""
         return embeddings.created(self, input, model)
 
+    @own_words
     def embed(
         self, input: str | list[str], normalize: bool = False, truncate: bool = True, return_count: bool = False
     ) -> Any:
@@ -377,6 +391,7 @@ class Llama:
         with self._lock:
             self.n_tokens = 0
 
+    @own_words
     def eval(self, tokens: Sequence[int]) -> None:
         """Evaluates tokens after those so far. Raises TokenizerError, ContextOverflowError, KvCacheFullError."""
         ids = self.checked_ids("tokens", tokens)
@@ -384,13 +399,11 @@ class Llama:
             return
         with self._lock:
             start, end = self.n_tokens, self.n_tokens + len(ids)
-            if self.session.position > start:
-                self.session.truncate(start)
-            last = self.session.prefill(ids)
+            if self.logits_all:
+                self.scores[start:end] = self.session.forward_logits(ids, start)
+            else:
+                self.scores[end - 1] = self.session.forward_prefill(ids, start)
             self.input_ids[start:end] = ids
-            if self.logits_all and len(ids) > 1:
-                self.scores[start:end] = self.engine.forward_logits(self.input_ids[:end].tolist())[start:]
-            self.scores[end - 1] = last
             self.n_tokens = end
 
     @keywords(SAMPLE)
@@ -443,11 +456,12 @@ class Llama:
             if criterion is not None and criterion([*self._input_ids.tolist(), token], self.scores[self.n_tokens - 1]):
                 return
             more = yield token
-            following = [token, *(more or ())]
+            following = [token, *(() if more is None else more)]
             if self.n_tokens + len(following) > self._n_ctx:
                 return
             self.eval(following)
 
+    @own_words
     def save_state(self) -> LlamaState:
         """The sequence as it is, for `load_state`, also of another `Llama` of the same model."""
         with self._lock:
@@ -456,6 +470,7 @@ class Llama:
             data = self.session.snapshot_bytes()
             return LlamaState(self.input_ids.copy(), self._scores.copy(), self.n_tokens, data, len(data), self._seed)
 
+    @own_words
     def load_state(self, state: LlamaState) -> None:
         """Goes on from a state. Raises SnapshotError and its children."""
         with self._lock:

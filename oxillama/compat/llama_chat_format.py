@@ -12,15 +12,39 @@ from oxillama.chat import ChatTemplate
 from oxillama.compat.chat import Answer, Handler, answered, named_tool, with_tools
 from oxillama.compat.chat_styles import STYLES, llama_2, mistral_instruct, saiga, written
 from oxillama.compat.functions import chatml_function_calling, functionary, functionary_v1_v2
+from oxillama.compat.picture_handlers import (
+    Gemma4ChatHandler,
+    Llama3VisionAlpha,
+    Llama3VisionAlphaChatHandler,
+    Llava15ChatHandler,
+    Llava16ChatHandler,
+    MiniCPMv26ChatHandler,
+    MoondreamChatHandler,
+    MTMDChatHandler,
+    NanoLlavaChatHandler,
+    ObsidianChatHandler,
+    Qwen25VLChatHandler,
+)
 from oxillama.errors import ConfigError
 
 __all__ = [
     "ChatFormatter",
     "ChatFormatterResponse",
+    "Gemma4ChatHandler",
     "Jinja2ChatFormatter",
+    "Llama3VisionAlpha",
+    "Llama3VisionAlphaChatHandler",
     "LlamaChatCompletionHandler",
     "LlamaChatCompletionHandlerNotFoundException",
     "LlamaChatCompletionHandlerRegistry",
+    "Llava15ChatHandler",
+    "Llava16ChatHandler",
+    "MTMDChatHandler",
+    "MiniCPMv26ChatHandler",
+    "MoondreamChatHandler",
+    "NanoLlavaChatHandler",
+    "ObsidianChatHandler",
+    "Qwen25VLChatHandler",
     "chat_formatter_to_chat_completion_handler",
     "get_chat_completion_handler",
     "hf_autotokenizer_to_chat_completion_handler",

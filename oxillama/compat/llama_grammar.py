@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from oxillama._util.text_files import read_text, without_mark
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar
 from oxillama.grammar.json_schema import JsonSchemaCompiler
@@ -46,14 +47,13 @@ class LlamaGrammar:
     @classmethod
     def from_file(cls, file: str | os.PathLike[str], verbose: bool = True) -> LlamaGrammar:
         """Of a file of GBNF. Raises OSError if it can't be read, GrammarError."""
-        with open(file, encoding="utf-8") as opened:
-            return cls.from_string(opened.read(), verbose)
+        return cls.from_string(read_text(file), verbose)
 
     @classmethod
     def from_json_schema(cls, json_schema: str, verbose: bool = True) -> LlamaGrammar:
         """Of a JSON schema as text. Raises GrammarError for a schema that no grammar can express, ConfigError."""
         try:
-            schema = json.loads(json_schema)
+            schema = json.loads(without_mark(json_schema) if isinstance(json_schema, str) else json_schema)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"json_schema must be JSON text: {error}") from None
         JsonSchemaCompiler().compile(schema)

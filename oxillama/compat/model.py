@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Protocol
 
+from oxillama.compat.one_sequence import OneSequence
 from oxillama.engine import Engine
 from oxillama.tokenizer import Tokenizer
 
@@ -11,7 +13,7 @@ __all__ = ["LlamaLike"]
 
 
 class LlamaLike(Protocol):
-    """What completions, chats and embeddings need of a `Llama`."""
+    """What completions, chats, embeddings and the functions of `llama_cpp` need of a `Llama`."""
 
     vocabulary: Tokenizer
     model_path: str
@@ -29,6 +31,15 @@ class LlamaLike(Protocol):
 
     @property
     def pooling(self) -> str: ...
+
+    @property
+    def metadata(self) -> dict[str, str]: ...
+
+    @property
+    def lock(self) -> threading.RLock: ...
+
+    @property
+    def one_sequence(self) -> OneSequence: ...
 
     def n_ctx(self) -> int: ...
 

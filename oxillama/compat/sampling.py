@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.checks import check_float, check_int
-from oxillama.compat.keywords import Keyword, renamed
+from oxillama.compat.keywords import Keyword
 from oxillama.compat.llama_grammar import LlamaGrammar
+from oxillama.compat.wording import renamed
 from oxillama.errors import ConfigError
 from oxillama.sampler_config import SamplerConfig
 
@@ -61,9 +62,6 @@ SAMPLING = {
 }
 
 
-_FIELDS = {"repetition_penalty": "repeat_penalty", "repetition_penalty_window": "last_n_tokens_size"}
-
-
 def _temperature(value: Any) -> float:
     return check_float("temperature", value, -math.inf)
 
@@ -95,7 +93,7 @@ def sampler_config(options: dict[str, Any], window: int, seed: int | None) -> Sa
         if not isinstance(grammar, LlamaGrammar):
             raise ConfigError(f"grammar must be a LlamaGrammar or None, not {grammar!r:.60}")
         fields |= grammar.constraint
-    with renamed(_FIELDS):
+    with renamed():
         return SamplerConfig(**fields)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from typing import Any
 
 from oxillama._util.checks import check_bool, check_float, check_int
@@ -11,21 +12,11 @@ from oxillama.compat.keywords import REQUIRED, Keyword
 from oxillama.config import MAX_CONTEXT, EngineConfig, RopeConfig
 from oxillama.errors import ConfigError, ModelNotFoundError
 
-__all__ = ["CONSTRUCTOR", "FIELDS", "POOLINGS", "engine_config", "initial_seed"]
+__all__ = ["CONSTRUCTOR", "POOLINGS", "engine_config", "initial_seed"]
 
 _LOG = logging.getLogger("oxillama")
 RANDOM_SEEDS = (-1, 0xFFFFFFFF)
 POOLINGS = {-1: None, 0: "none", 1: "mean", 2: "cls", 3: "last", 4: "rank"}
-# Fields of `EngineConfig` and the keywords that they come from, for messages.
-FIELDS = {
-    "context_size": "n_ctx",
-    "num_threads": "n_threads",
-    "overrides": "kv_overrides",
-    "rope.factor": "rope_freq_scale",
-    "rope.freq_base": "rope_freq_base",
-    "rope.original_context": "yarn_orig_ctx",
-    **{f"rope.{name}": f"yarn_{name}" for name in ("ext_factor", "attn_factor", "beta_fast", "beta_slow")},
-}
 _KV_TYPES = {None: "f16", 0: "f32", 1: "f16", 2: "q4_0", 8: "q8_0"}
 _SCALINGS = {-1: None, 0: "none", 1: "linear", 2: "yarn", 3: "longrope"}
 _GPU = "there is no GPU"
@@ -52,10 +43,10 @@ CONSTRUCTOR: tuple[Keyword, ...] = (
     _refuses("tensor_split", None, "there are no devices to split over"),
     _is("vocab_only", False, "the tokenizer alone is loaded"),
     _accepts("use_mmap", True, "weights are rearranged at load; `oxillama.load(repack=False)` keeps the file mapped"),
-    _refuses("use_mlock", False, "pages of weights can't be locked; limit others' memory instead"),
+    _accepts("use_mlock", False, "pages of weights can't be locked; True is logged as a warning"),
     _is("kv_overrides", None, "metadata values that replace those in the file"),
     _is("seed", 0xFFFFFFFF, "-1 and 0xFFFFFFFF: every call draws a seed of its own"),
-    _is("n_ctx", 512, "`context_size`; 0: what the model was trained for"),
+    _is("n_ctx", 512, "`context_size`; 0: what the model was trained for; more than that is logged as a warning"),
     _is("n_batch", 512, "`prefill_chunk_size`; texts to embed are cut there"),
     _accepts("n_ubatch", 512, "steps are not cut further"),
     _is("n_threads", None, "`num_threads`; None: one per core that the process may use"),
@@ -139,16 +130,6 @@ def _kv_type(given: dict[str, Any]) -> str:
     return _KV_TYPES[k]
 
 
-def _context_size(n_ctx: Any, path: str) -> int:
-    size = check_int("n_ctx", n_ctx, 0, MAX_CONTEXT)
-    if size:
-        return size
-    from oxillama import gguf
-
-    with gguf.open(path) as file:
-        return file.metadata.get_int(f"{file.metadata.arch}.context_length", minimum=1)
-
-
 def engine_config(given: dict[str, Any]) -> EngineConfig:
     """The settings of the engine that the constructor's keywords ask for.
 
@@ -163,20 +144,50 @@ def engine_config(given: dict[str, Any]) -> EngineConfig:
         raise NoModelError(f"Model path does not exist: {path}")
     if given["n_gpu_layers"]:
         _LOG.info("n_gpu_layers=%s changes nothing: there is no GPU", given["n_gpu_layers"])
+    if given["use_mlock"]:
+        _LOG.warning("use_mlock=%s changes nothing: pages of weights can't be locked", given["use_mlock"])
     for name in ("vocab_only", "logits_all", "embedding", "spm_infill"):
         check_bool(name, given[name])
     check_int("last_n_tokens_size", given["last_n_tokens_size"], -1, MAX_CONTEXT)
     check_int("pooling_type", given["pooling_type"], -1, max(POOLINGS))
-    context_size = _context_size(given["n_ctx"], path)
-    return EngineConfig(
+    n_ctx = check_int("n_ctx", given["n_ctx"], 0, MAX_CONTEXT)
+    config = EngineConfig(
         model_path=path,
-        context_size=context_size,
+        context_size=n_ctx or None,
         num_threads=given["n_threads"] or None,
-        prefill_chunk_size=min(context_size, check_int("n_batch", given["n_batch"], 1, MAX_CONTEXT)),
+        prefill_chunk_size=check_int("n_batch", given["n_batch"], 1, MAX_CONTEXT),
         kv_type=_kv_type(given),
         rope=_rope(given),
         overrides=given["kv_overrides"],
     )
+    return config if n_ctx and given["vocab_only"] else _sized(config, path)
+
+
+def _sized(config: EngineConfig, path: str) -> EngineConfig:
+    """The settings with a context that the model can have, also if that is beyond what it was trained for."""
+    from oxillama import gguf
+
+    with gguf.open(path, overrides=config.overrides) as file:
+        m, has_positions = file.metadata, "position_embd.weight" in file.tensors
+    key, original = f"{m.arch}.context_length", f"{m.arch}.rope.scaling.original_context_length"
+    trained = m.get_int(key, minimum=1)
+    n_ctx, overrides = config.context_size or trained, config.overrides
+    if n_ctx > trained and has_positions:
+        _LOG.warning("n_ctx=%d is more than the %d positions that the model has, which are kept", n_ctx, trained)
+        n_ctx = trained
+    elif n_ctx > max(trained, _reach(config.rope, m.get_int(original, trained, minimum=1))):
+        _LOG.warning("n_ctx=%d is more than the %d tokens that the model was trained for", n_ctx, trained)
+        beyond = {key: n_ctx} if original in m else {key: n_ctx, original: trained}
+        overrides = {**(overrides or {}), **beyond}
+    n_batch = min(n_ctx, config.prefill_chunk_size)
+    return replace(config, context_size=n_ctx, prefill_chunk_size=n_batch, overrides=overrides)
+
+
+def _reach(rope: Any, original: int) -> int:
+    """Tokens that the keywords of rotary embedding stretch the model to; 0 if they don't."""
+    if not isinstance(rope, RopeConfig) or rope.factor is None:
+        return 0
+    return int((rope.original_context or original) * rope.factor)
 
 
 def initial_seed(seed: Any) -> int | None:

@@ -1,23 +1,33 @@
-"""Requests of event loops: wake-ups of coroutines that wait for results."""
+"""Requests of event loops: wake-ups of coroutines that wait for results, and the calls of handles as coroutines."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+import functools
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Sequence as SequenceOf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar, Unpack, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from oxillama._util.lazy import LateModule
 from oxillama._util.notebook import LiveText
 from oxillama._util.pickling import stays_here
+from oxillama._util.places import Path
+from oxillama.config import SamplingOptions
 from oxillama.core.batch import NO_SNAPSHOT, BatchRunner
+from oxillama.core.beam_rounds import BeamRounds
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import TextOptions
 from oxillama.core.request import Request, ResultQueue, SnapshotProtocol
-from oxillama.core.results import Chunk
+from oxillama.core.results import BeamHypothesis, Chunk
+from oxillama.core.session import SamplerLike, Session
 from oxillama.core.step_loop import StepLoop
 from oxillama.core.text_stream import save_request
 from oxillama.errors import EngineClosedError, GenerateError, SnapshotError
+from oxillama.sampling import LogitsProcessor, Sampler
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,9 +36,12 @@ else:
 
 __all__ = [
     "AsyncBatch",
+    "AsyncBeamRounds",
     "AsyncChunks",
+    "AsyncSession",
     "Call",
     "CoroutineBell",
+    "as_coroutine",
     "elsewhere",
     "made",
     "size_of",
@@ -37,6 +50,9 @@ __all__ = [
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
+P = ParamSpec("P")
+# How often a call of a task that was cancelled is told to end, until it has begun and does: seconds.
+PATIENCE = 0.02
 
 
 class CoroutineBell:
@@ -365,3 +381,177 @@ def size_of(prompts: Any, options: TextOptions | None = None) -> int:
 async def made(size: int, make: Callable[[], T]) -> T:
     """make(), in another thread if that is a matter of more than INLINE_CHARACTERS."""
     return make() if size <= INLINE_CHARACTERS else await asyncio.to_thread(make)
+
+
+# ---- sessions and searches, whose calls other threads do
+
+
+def as_coroutine(
+    method: Callable[Concatenate[Any, P], T], target: str
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """The method of the object in the attribute `target` as a coroutine, which another thread runs."""
+
+    @functools.wraps(method)
+    async def call(self: Any, /, *args: P.args, **given: P.kwargs) -> T:
+        return await elsewhere(self._core, method, getattr(self, target), *args, **given)
+
+    return call
+
+
+async def ended(core: EngineCore, cancel: Callable[[], None], call: Callable[[], T]) -> T:
+    """What a call gives that another thread runs. A task that is cancelled ends it, and waits for that: a step."""
+    task = asyncio.ensure_future(elsewhere(core, call))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        while not task.done():
+            cancel()
+            await asyncio.wait([task], timeout=PATIENCE)
+        raise
+
+
+class AsyncSession:
+    """A `Session` for coroutines: `AsyncEngine.session` makes one. One task at a time uses it.
+
+    Its calls take the same arguments, raise the same errors and give the same logits. They are done by other threads;
+    cancelling a task ends its call, and leaves the session as it was before. Use with `async with`, or call `close`.
+
+    session: the `Session`, for all that takes no time.
+    """
+
+    __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on, or fork() it here")
+
+    def __init__(self, core: EngineCore, session: Session) -> None:
+        self._core = core
+        self.session = session
+
+    @property
+    def position(self) -> int:
+        """Tokens so far; where the next one goes."""
+        return self.session.position
+
+    @property
+    def tokens(self) -> list[int]:
+        """A copy of the tokens so far."""
+        return self.session.tokens
+
+    @property
+    def logits(self) -> NDArray[np.float32] | None:
+        """Those of the last position, float32 [n_vocab]; None unless a call has just computed them."""
+        return self.session.logits
+
+    @property
+    def sampler(self) -> Sampler | None:
+        """What `sample` draws by; see `Session.sampler`."""
+        return self.session.sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Sampler | None) -> None:
+        self.session.sampler = sampler
+
+    @property
+    def closed(self) -> bool:
+        return self.session.closed
+
+    async def prefill(self, tokens: SequenceOf[int]) -> NDArray[np.float32]:
+        """`Session.prefill`."""
+        return await self._call(lambda: self.session.prefill(tokens))
+
+    async def forward_prefill(self, tokens: SequenceOf[int], pos: int) -> NDArray[np.float32]:
+        """`Session.forward_prefill`."""
+        return await self._call(lambda: self.session.forward_prefill(tokens, pos))
+
+    async def forward_logits(self, tokens: SequenceOf[int], pos: int) -> NDArray[np.float32]:
+        """`Session.forward_logits`."""
+        return await self._call(lambda: self.session.forward_logits(tokens, pos))
+
+    async def forward_decode(self, token: int, pos: int) -> NDArray[np.float32]:
+        """`Session.forward_decode`."""
+        return await self._call(lambda: self.session.forward_decode(token, pos))
+
+    async def forward_one(self, token: int) -> NDArray[np.float32]:
+        """`Session.forward_one`."""
+        return await self._call(lambda: self.session.forward_one(token))
+
+    async def sample(
+        self,
+        sampler: SamplerLike = None,
+        *,
+        logits_processors: SequenceOf[LogitsProcessor] | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> int:
+        """`Session.sample`."""
+        return await self._call(lambda: self.session.sample(sampler, logits_processors=logits_processors, **sampling))
+
+    async def fork(self) -> AsyncSession:
+        """`Session.fork`."""
+        return AsyncSession(self._core, await elsewhere(self._core, self.session.fork))
+
+    truncate = as_coroutine(Session.truncate, "session")
+    reset = as_coroutine(Session.reset, "session")
+    snapshot = as_coroutine(Session.snapshot, "session")
+    snapshot_bytes = as_coroutine(Session.snapshot_bytes, "session")
+    close = as_coroutine(Session.close, "session")
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        return await ended(self._core, self.session.cancel, call)
+
+    async def __aenter__(self) -> Self:
+        self.session.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncSession of {self.session!r}>"
+
+
+class AsyncBeamRounds:
+    """`BeamRounds` for coroutines: the beams that are followed after each round, for `async for`.
+
+    One task at a time asks for them. Leaving early (`aclose`, the end of an `async with` block, dropping it, cancelling
+    the task that waits) ends the search.
+    """
+
+    __reduce_ex__ = stays_here("send snapshot_bytes() instead, with which engine.resume() goes on")
+
+    def __init__(self, core: EngineCore, rounds: BeamRounds) -> None:
+        self._core = core
+        self._rounds = rounds
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[BeamHypothesis]:
+        found = await ended(self._core, self._rounds.close, lambda: next(self._rounds, None))
+        if found is None:
+            raise StopAsyncIteration
+        return found
+
+    async def results(self) -> list[BeamHypothesis]:
+        """`BeamRounds.results`."""
+        return await ended(self._core, self._rounds.close, self._rounds.results)
+
+    async def snapshot(self, path: Path | None = None, *, compress: bool = False) -> bytes | None:
+        """`BeamRounds.snapshot`."""
+        return await elsewhere(self._core, self._rounds.snapshot, path, compress=compress)
+
+    async def snapshot_bytes(self, *, compress: bool = False) -> bytes:
+        """`snapshot` without a path."""
+        return await elsewhere(self._core, self._rounds.snapshot_bytes, compress=compress)
+
+    async def aclose(self) -> None:
+        """Ends the search; further calls do nothing."""
+        self._rounds.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._rounds.close()

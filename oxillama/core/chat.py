@@ -9,9 +9,10 @@ from weakref import WeakKeyDictionary
 
 from oxillama.chat import ChatTemplate
 from oxillama.chat.continuation import check_continuation
-from oxillama.chat.format import ChatFormat
+from oxillama.chat.functions import described_tools
 from oxillama.chat.literals import Marking, marking_of
 from oxillama.chat.messages import checked_messages
+from oxillama.chat.tool_display import answer_format, note_of, shown_by
 from oxillama.core.context import EngineContext
 from oxillama.core.options import PromptOptions, check_options
 from oxillama.core.prompts import Messages, Tools, check_length, infill_ids
@@ -19,10 +20,12 @@ from oxillama.core.tool_use import AnswerOptions, ToolUse, tool_use_of
 from oxillama.errors import ChatTemplateError, ConfigError
 from oxillama.tokenizer import Tokenizer
 
-__all__ = ["chat_ids", "chat_prompt", "infill_prompt", "owner_of", "reading_of", "template_for"]
+__all__ = ["chat_ids", "chat_prompt", "chat_text", "infill_prompt", "owner_of", "reading_of", "template_for"]
 
 _CONTROL_TEXTS: WeakKeyDictionary[Tokenizer, tuple[str, ...]] = WeakKeyDictionary()
-_ANSWER_OPTIONS = tuple(field.name for field in fields(AnswerOptions) if field.name != "tools")
+_ANSWER_OPTIONS = tuple(
+    field.name for field in fields(AnswerOptions) if field.name not in PromptOptions.__annotations__
+)
 # Arguments of `ChatTemplate.render` that are no variables.
 _ARGUMENTS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "now", "self")
 
@@ -33,8 +36,9 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
     messages: as OpenAI's clients send them; content is text, or a list of text parts, {"type": "text", "text": …},
         which are joined with newlines unless the template prints parts (see `ChatTemplate.render`).
     stream: give chunks as they come.
-    tools: functions that the model may call, each {"type": "function", "function": {"name": …, "parameters": schema}};
-        its calls are in `tool_calls` of the result. A file with a template named "tool_use" has it used for them.
+    tools: functions that the model may call: typed Python functions, described by their name, docstring and
+        annotations, or {"type": "function", "function": {"name": …, "parameters": schema}} each; its calls are in
+        `tool_calls` of the result. A file with a template named "tool_use" has it used for them.
     chat_template: a Jinja template to use instead of the model's.
     template_kwargs: variables of the template, such as {"enable_thinking": False}.
     reasoning_effort: how much the model is to think, such as "low" or "high", if the template has a variable for it.
@@ -45,7 +49,9 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
         it doesn't see the tools, and all of its answer is text. Of the objects of OpenAI's clients, `function` names
         one tool, and `allowed_tools` lists those that it may call.
     tool_format: how it writes calls, if its template doesn't tell: "hermes", "qwen", "mistral", "mistral-args",
-        "llama3", a `ToolFormat` or `ChatFormat`, or "text": calls stay text.
+        "llama3", a `ToolFormat` or `ChatFormat`, or "text": calls stay text. A template that shows no tools has them
+        described in a system message, with calls in JSON unless a format is named; "generic" does so with any template,
+        and "none" refuses tools instead.
     constrain_tools: False for calls that aren't held to the names and schemas of tools. With "auto" they aren't either
         where a grammar, schema, pattern or choices say what the whole text is.
     parallel_tool_calls: False for one call at most where calls are held to the tools.
@@ -72,8 +78,11 @@ def _divided(options: dict[str, Any]) -> tuple[dict[str, Any], AnswerOptions]:
     if options.get("echo"):
         raise ConfigError("echo is not for chat(), whose prompt a template makes: chat_tokens() gives its tokens")
     given = {name: options.pop(name) for name in PromptOptions.__annotations__ if name in options}
+    given["tools"] = described_tools(given.get("tools"))
     answer = AnswerOptions(
-        tools=given.get("tools"), **{name: options.pop(name) for name in _ANSWER_OPTIONS if name in options}
+        tools=given["tools"],
+        tool_format=given.get("tool_format"),
+        **{name: options.pop(name) for name in _ANSWER_OPTIONS if name in options},
     )
     given["tools"] = None if answer.tool_choice == "none" else answer.tools
     return given, answer
@@ -96,18 +105,26 @@ def reading_of(
     options: those of `PromptOptions`. prompt: the text that they make, if it is there already.
     Raises what `tool_use_of` raises.
     """
-    tools = options.get("tools")
-    template = template_for(tokenizer, tools, options.get("chat_template"))
+    template = template_for(tokenizer, options.get("tools"), options.get("chat_template"))
+    checked = checked_messages(messages)
+
+    def end_of_prompt(said: Messages, tools: Tools) -> str:
+        return template.generation_prompt(said, prompt=prompt, tools=tools, **_rendering(options))
 
     def begun() -> str:
         try:
-            return template.generation_prompt(messages, prompt=prompt, tools=tools, **_rendering(options))
+            return shown_by(template, checked, options, end_of_prompt)
         except ChatTemplateError:  # it refuses messages that no turn follows
             return ""
 
-    field = check_continuation(options.get("continue_final_message") or False, checked_messages(messages))
+    field = check_continuation(options.get("continue_final_message") or False, checked)
     return tool_use_of(
-        lambda: ChatFormat.of_template(template), begun, messages, answer, thinks=field in (None, "reasoning_content")
+        lambda: answer_format(template, options),
+        begun,
+        messages,
+        answer,
+        thinks=field in (None, "reasoning_content"),
+        note=note_of(template, options),
     )
 
 
@@ -123,6 +140,17 @@ def chat_ids(
     return _ids_and_text(tokenizer, messages, options, context_size)[0]
 
 
+def chat_text(tokenizer: Tokenizer, messages: Messages, options: Mapping[str, Any]) -> str:
+    """The prompt as text, from which `Tokenizer.encode` with control tokens makes its ids.
+
+    The token that begins a text is left out where the tokenizer adds it by itself. Raises what `chat_ids` raises.
+    """
+    text = _ids_and_text(tokenizer, messages, options, None)[1]
+    if tokenizer.add_bos and tokenizer.bos_id is not None:
+        text = text.removeprefix(tokenizer.id_to_token(tokenizer.bos_id))
+    return text
+
+
 def _ids_and_text(
     tokenizer: Tokenizer,
     messages: Messages,
@@ -133,9 +161,9 @@ def _ids_and_text(
     """The prompt as `chat_ids` gives it, and as text. owner: of the pieces that the tokenizer keeps."""
     check_options("chat_tokens", options)
     given = checked_messages(messages)  # before it is known whether there is a template
-    tools = options.get("tools")
-    template = template_for(tokenizer, tools, options.get("chat_template"))
-    text, mark = _marked_prompt(tokenizer, template, given, tools, _rendering(options))
+    options = {**options, "tools": described_tools(options.get("tools"))}
+    template = template_for(tokenizer, options["tools"], options.get("chat_template"))
+    text, mark = _marked_prompt(tokenizer, template, given, options)
     plain = text.replace(mark, "")
     if context_size is not None:
         check_length(tokenizer, "the prompt of messages", plain, context_size, parse_special=True)
@@ -146,21 +174,27 @@ def _ids_and_text(
 
 
 def _marked_prompt(
-    tokenizer: Tokenizer, template: ChatTemplate, messages: Messages, tools: Tools, options: dict[str, Any]
+    tokenizer: Tokenizer, template: ChatTemplate, messages: list[dict[str, Any]], options: Mapping[str, Any]
 ) -> tuple[str, str]:
     """The prompt, and the mark within texts of control tokens that messages, tools and variables hold; "" if none do.
 
     Raises what `ChatTemplate.render` raises.
     """
-    plain = template.render(messages, tools=tools, **options)
-    marking = marking_of([messages, tools, options], _control_texts(tokenizer), plain)
+    tools, variables = options.get("tools"), _rendering(options)
+
+    def rendered(messages: list[dict[str, Any]], tools: Any, variables: dict[str, Any]) -> str:
+        given = {**options, "tools": tools}
+        return shown_by(template, messages, given, lambda said, shown: template.render(said, tools=shown, **variables))
+
+    plain = rendered(messages, tools, variables)
+    marking = marking_of([messages, tools, variables], _control_texts(tokenizer), plain)
     if marking is None:
         return plain, ""
 
     def marked(by: Marking) -> str:
         said = [by.message(message) for message in messages]
-        given = {name: by.value(value) for name, value in options.items()}
-        return by.prompt(template.render(said, tools=None if tools is None else by.value(tools), **given))
+        given = {name: by.value(value) for name, value in variables.items()}
+        return by.prompt(rendered(said, None if tools is None else by.value(tools), given))
 
     text = marked(marking)
     if text.replace(marking.mark, "") != plain:

@@ -5,6 +5,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -312,15 +313,24 @@ def _check_form(draft: Draft, proposals: Any, wanted: list[int]) -> None:
 
 def _valid_tokens(request: GenerationRequest, speculation: Speculation, proposal: Proposal) -> list[int]:
     """Draft tokens to be verified. Raises GenerateError for what is no token, and for probabilities that are none."""
-    for token in proposal.tokens:
+    tokens = [token if type(token) is int else _as_int(token) for token in proposal.tokens]
+    for token in tokens:
         if type(token) is not int or not 0 <= token < request.n_vocab:
             raise GenerateError(f"a draft proposed the token {token!r}: ids are integers below {request.n_vocab}")
     if not speculation.rejects:
-        return _possible(request, proposal.tokens)
+        return _possible(request, tokens)
     # All of them: to leave a token out for what it is would make it less likely.
     if proposal.probs is not None:
-        check_probs(proposal.tokens, proposal.probs)
-    return list(proposal.tokens)
+        check_probs(tokens, proposal.probs)
+    return tokens
+
+
+def _as_int(token: Any) -> Any:
+    """An integer of NumPy's as Python's; what is no integer as it is."""
+    try:
+        return token if isinstance(token, bool) else index(token)
+    except TypeError:
+        return token
 
 
 def _possible(request: GenerationRequest, tokens: Iterable[int]) -> list[int]:

@@ -281,7 +281,8 @@ def pair_ids(
 ) -> list[int]:
     """Tokens of a query and a document together; `check` sees each text before it is tokenised.
 
-    Without a template, BERT's "[CLS] query [SEP] document [SEP]", or RoBERTa's "<s> query </s></s> document </s>".
+    Without a template, BERT's "[CLS] query [SEP] document [SEP]", or RoBERTa's "<s> query </s></s> document </s>", by
+    the tokenizer's `separators`.
     """
     fields = {"{query}": query, "{document}": document}
     for text in fields.values() if template is None else tokenizer.filled(template, fields):
@@ -294,7 +295,8 @@ def pair_ids(
     end = tokenizer.sep_id if tokenizer.model == "bert" or tokenizer.eos_id is None else tokenizer.eos_id
     if begin is None or end is None:
         raise UnsupportedModelError("the tokenizer has no tokens to begin and to separate texts with: give template=")
-    between = [end] if tokenizer.model == "bert" else [end, end]
+    second_mark = end if tokenizer.sep_id is None else tokenizer.sep_id
+    between = [end, second_mark][: tokenizer.separators]
     return [begin, *first, *between, *second, end]
 
 

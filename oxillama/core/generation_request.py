@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -20,14 +20,12 @@ from oxillama.core.request import Request, ResultQueue
 from oxillama.core.results import FinishReason, Usage, new_chunk, new_text, new_usage
 from oxillama.sampling import Sampler
 from oxillama.scheduling.sequence import Sequence
+from oxillama.tokenizer.control_texts import ControlTexts
 
 if TYPE_CHECKING:
     from oxillama.core.options import TextOptions
 
-__all__ = [
-    "GenerationRequest",
-    "StopMatcher",
-]
+__all__ = ["ControlStopMatcher", "GenerationRequest", "StopMatcher"]
 
 
 class StopMatcher:
@@ -55,8 +53,11 @@ class StopMatcher:
         """Text that may be the beginning of a stop string."""
         return self._held
 
-    def push(self, piece: str) -> tuple[str, bool]:
-        """(text that is safe to show, whether a stop string was found: then that text is the last)."""
+    def push(self, piece: str, token: int | None = None) -> tuple[str, bool]:
+        """(text that is safe to show, whether a stop string was found: then that text is the last).
+
+        token: which the piece is the text of.
+        """
         if not self.stops:
             return piece, False
         text = self._held + piece
@@ -71,6 +72,10 @@ class StopMatcher:
         self._held = ""
         return text, False
 
+    def end(self, token: int) -> tuple[str, bool]:
+        """The text ends with a token that isn't part of it: what `push` gives for it."""
+        return "", False
+
     def flush(self) -> tuple[str, bool]:
         """The text ends here: what was held back, up to the leftmost stop string if there is one."""
         held, self._held = self._held, ""
@@ -79,6 +84,80 @@ class StopMatcher:
             return held, False
         start, length, self.found = min(found)
         return held[: start + self.keeps * length], True
+
+
+class ControlStopMatcher:
+    """A `StopMatcher` some of whose stop strings hold texts of control tokens.
+
+    These are looked for in the text as the model writes it, in which such a token has its text; the others in the text
+    that is shown, in which it has none. So "<|user|>" ends a text where that token comes, and "</s>\\n" where that
+    token and a line break come.
+
+    texts: of all control tokens. shown: those whose text is shown.
+    """
+
+    __slots__ = ("_mask", "_plain", "_raw", "_shown", "_texts", "found", "keeps", "stops")
+
+    def __init__(
+        self, stops: Iterable[str], texts: ControlTexts, shown: Container[int] = (), *, keeps: bool = False
+    ) -> None:
+        self.stops = tuple(sorted(stops, key=len))
+        raw = [stop for stop in self.stops if texts.are_in(stop)]
+        self._raw, self._plain = StopMatcher(raw), StopMatcher([s for s in self.stops if s not in raw], keeps=keeps)
+        self._texts, self._shown = texts, shown
+        self._mask = bytearray()  # for each character that the first matcher holds: 1 if it isn't shown
+        self.found: str | None = None
+        self.keeps = keeps
+
+    @property
+    def held(self) -> str:
+        """Text that may be the beginning of a stop string."""
+        return self._plain.held + self._raw.held
+
+    def push(self, piece: str, token: int | None = None) -> tuple[str, bool]:
+        """(text that is safe to show, whether a stop string was found: then that text is the last).
+
+        token: which the piece is the text of.
+        """
+        hidden = "" if token is None or token in self._shown else self._texts.get(token, "")
+        return self._with(piece, hidden)
+
+    def end(self, token: int) -> tuple[str, bool]:
+        """The text ends with a token that isn't part of it: what `push` gives for it."""
+        return self._with("", self._texts.get(token, ""))
+
+    def flush(self) -> tuple[str, bool]:
+        """The text ends here: what was held back, up to the leftmost stop string if there is one."""
+        text, over = self._raw.flush()
+        shown, stopped = self._then(self._visible(text), over)
+        if stopped:
+            return shown, True
+        rest, stopped = self._plain.flush()
+        self.found = self._plain.found
+        return shown + rest, stopped
+
+    def _with(self, piece: str, hidden: str) -> tuple[str, bool]:
+        self._mask += bytes(len(piece)) + b"\1" * len(hidden)
+        text, over = self._raw.push(piece + hidden)
+        return self._then(self._visible(text), over)
+
+    def _visible(self, text: str) -> str:
+        """The characters of a text, the next that were held, that are shown."""
+        mask, self._mask = self._mask[: len(text)], self._mask[len(text) :]
+        return "".join(c for c, hidden in zip(text, mask, strict=True) if not hidden) if any(mask) else text
+
+    def _then(self, text: str, over: bool) -> tuple[str, bool]:
+        """More of the text that is shown. over: a stop string of the first matcher follows it."""
+        shown, stopped = self._plain.push(text)
+        if over and not stopped:
+            rest, stopped = self._plain.flush()
+            shown += rest
+        if stopped:
+            self.found = self._plain.found
+        elif over:
+            self.found = self._raw.found
+            shown += (self.found or "") if self.keeps else ""
+        return shown, stopped or over
 
 
 class TextStream(Protocol):
@@ -103,8 +182,8 @@ class GenerationRequest(Request):
 
     __slots__ = (
         "_criteria", "_echo", "_kept_ids", "_last_text", "_least", "_limit", "_n_shown", "_stopped", "_stops",
-        "_stops_after", "_stream", "_texts", "end_ids", "n_vocab", "number", "options", "reading", "sampler", "scores",
-        "speculation", "stop_reason", "want",
+        "_stops_after", "_stream", "_texts", "end_ids", "free_tools", "n_vocab", "number", "options", "reading",
+        "sampler", "scores", "speculation", "stop_reason", "want", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -115,7 +194,7 @@ class GenerationRequest(Request):
         sampler: Sampler,
         n_vocab: int,
         stream: TextStream,
-        stops: StopMatcher,
+        stops: StopMatcher | ControlStopMatcher,
         max_tokens: int,
         end_ids: Collection[int],
         scores: LogprobRecorder | None = None,
@@ -127,6 +206,8 @@ class GenerationRequest(Request):
         echo: str = "",
         min_tokens: int = 0,
         kept_ids: Collection[int] = (),
+        free_tools: tuple[tuple[str, str], ...] = (),
+        warnings: list[str] | None = None,
         **held: Any,
     ) -> None:
         """`end_ids` are the tokens that end the text; `scores` gets log-probabilities, `reading` finds
@@ -135,7 +216,8 @@ class GenerationRequest(Request):
         `n_vocab`: length of a row. `number`: which of the completions of its prompt it is. `speculation`: None if
         there are no drafts. `options`: what it was made of, for snapshots. `criteria` end the text. `echo`: what stands
         before it. `min_tokens`: before, neither stop strings nor criteria end it. `kept_ids`: of the tokens that end
-        it, those that stay in it.
+        it, those that stay in it. `free_tools`: tools whose arguments no grammar holds, and why.
+        `warnings`: what of its options couldn't be done.
         """
         super().__init__(sequence, outbox, **held)
         self.options = options
@@ -163,6 +245,8 @@ class GenerationRequest(Request):
         self._criteria = criteria
         self._echo = echo
         self.stop_reason: str | int | None = None
+        self.free_tools = free_tools
+        self.warnings = [] if warnings is None else warnings
 
     @property
     def usage(self) -> Usage:
@@ -189,7 +273,7 @@ class GenerationRequest(Request):
             tokens.append(token)
             text = self._stream.push(token)
             if len(tokens) > self._stops_after:
-                text, stopped = self._stops.push(text)
+                text, stopped = self._stops.push(text, token)
                 self._stopped = self._stopped or stopped
             if self.reading is not None:
                 self.reading.forced()
@@ -244,7 +328,7 @@ class GenerationRequest(Request):
         tokens.append(token)
         text = self._stream.push(token)
         if len(tokens) > self._stops_after:
-            text, self._stopped = self._stops.push(text)
+            text, self._stopped = self._stops.push(text, token)
             if self._stopped:
                 self._last_text = text
                 if self.reading is not None:
@@ -272,7 +356,7 @@ class GenerationRequest(Request):
             if len(self.sequence.tokens) > self._stops_after:
                 text, self._stopped = self._stops.push(text)
         if not self._stopped and self._stops.stops:
-            held, self._stopped = self._stops.flush()
+            held, self._stopped = self._last_stop()
             text += held
         if self._stopped and reason == "length":
             reason = "stop"
@@ -283,6 +367,17 @@ class GenerationRequest(Request):
         else:
             self._put_divided(text, reason)
         return reason
+
+    def _last_stop(self) -> tuple[str, bool]:
+        """What stop strings hold back at the end, with the token that ended the text and isn't part of it."""
+        text, token = "", self.stop_reason
+        last = len(self.sequence.tokens) + 1
+        if isinstance(token, int) and token not in self._kept_ids and last > self._stops_after:
+            text, stopped = self._stops.end(token)
+            if stopped:
+                return text, True
+        rest, stopped = self._stops.flush()
+        return text + rest, stopped
 
     def _put_text(self, text: str) -> None:
         """A chunk of text as it comes."""
@@ -317,13 +412,14 @@ class GenerationRequest(Request):
         ids = self.sequence.tokens[self._n_shown :]
         self._n_shown += len(ids)
         logprobs = prompt = stop = end = usage = None
+        warnings: list[str] = []
         if (scores := self.scores) is not None:
             logprobs = None if scores.tokens is None else scores.tokens[first:]
             prompt = None if first else scores.prompt
         if reason is not None:
-            stop, end, usage = self.stop_reason, scores and scores.end, self.usage
+            stop, end, usage, warnings = self.stop_reason, scores and scores.end, self.usage, self.warnings
         deltas = [] if tool_call_deltas is None else tool_call_deltas
         chunk = new_chunk(
-            text, ids, reason, logprobs, prompt, self.number, calls, stop, end, usage, reasoning, deltas, raw
-        )
+            text, ids, reason, logprobs, prompt, self.number, calls, stop, end, usage, reasoning, deltas, raw, warnings
+        )  # fmt: skip
         self.outbox.put(self.index, chunk)

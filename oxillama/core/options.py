@@ -199,6 +199,7 @@ class PromptOptions(TypedDict, total=False):
     """The keywords of `Engine.chat_tokens`; `chat_prompt` says what they mean."""
 
     tools: Tools
+    tool_format: ChatFormat | ToolFormat | str | None
     chat_template: str | None
     template_kwargs: Mapping[str, Any] | None
     reasoning_effort: str | None
@@ -210,7 +211,6 @@ class ChatOptions(GenerateOptions, PromptOptions, total=False):
     """The keywords of `Engine.chat`."""
 
     tool_choice: str | Mapping[str, Any] | None
-    tool_format: ChatFormat | ToolFormat | str | None
     constrain_tools: bool | None
     parallel_tool_calls: bool | None
     reasoning: ReasoningFormat | str | None
@@ -249,7 +249,8 @@ class TextOptions:
     max_tokens: tokens to generate at most; None: up to the context's end. 0 generates nothing, and is for
         `prompt_logprobs`: the prompt, which may then fill the whole context, gets its log-probabilities, and
         finish_reason is "length".
-    stop: strings that end the text; they are cut off, with what follows.
+    stop: strings that end the text; they are cut off, with what follows. The text of a control token, such as
+        "<|user|>", ends it where that token comes, alone or within other text ("</s>\\n").
     stop_token_ids: ids of tokens that end the text, beside those that end it for the model.
     include_stop: leave the stop string at the end of the text, or the token of `stop_token_ids`, as its last one.
     ignore_eos: go on after end-of-generation tokens. Those of `stop_token_ids` end the text all the same.

@@ -1,7 +1,7 @@
 """Prompts: texts, token ids and messages that callers give, checked."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +20,17 @@ __all__ = [
     "check_stop",
     "check_token",
     "check_tokens",
+    "fim_marks",
     "infill_ids",
     "make_chain",
+    "opening",
     "plain",
     "read_prompt",
     "read_prompts",
 ]
 
 Messages = Sequence[Mapping[str, Any]]
-Tools = Sequence[Mapping[str, Any]] | None
+Tools = Sequence[Mapping[str, Any] | Callable[..., Any]] | None
 
 # Methods that give Python's own values: of pyarrow's scalars, of its arrays, of NumPy and pandas, of polars.
 _TO_PYTHON = ("as_py", "to_pylist", "tolist", "to_list")
@@ -194,7 +196,8 @@ def check_length(
     if least > context_size:
         raise ContextOverflowError(
             f"{name} has at least {least} tokens and context_size is {context_size}: shorten it, or load with a larger "
-            "context_size"
+            "context_size",
+            least,
         )
 
 
@@ -215,6 +218,20 @@ def infill_ids(
     for name, text in (("prefix", prefix), ("suffix", suffix)):
         if not isinstance(text, str):
             raise ConfigError(f"{name} must be a str, not {type(text).__name__}")
+    before, after, middle = ([mark] for mark in fim_marks(tokenizer))
+    if context_size is not None:
+        check_length(tokenizer, "prefix", prefix, context_size)
+        check_length(tokenizer, "suffix", suffix, context_size, continuation=True)
+    before += tokenizer.encode(prefix, add_special=False)
+    after += tokenizer.encode(suffix, add_special=False, continuation=True)
+    return opening(tokenizer) + (after + before if suffix_first else before + after) + middle
+
+
+def fim_marks(tokenizer: Tokenizer) -> tuple[int, int, int]:
+    """Tokens before the text before a gap, the text after it, and the text in it.
+
+    Raises UnsupportedModelError, which names those that the model's file lacks.
+    """
     marks = {"fim_pre": tokenizer.fim_pre_id, "fim_suf": tokenizer.fim_suf_id, "fim_mid": tokenizer.fim_mid_id}
     if missing := [name for name, mark in marks.items() if mark is None]:
         keys = ", ".join(f"tokenizer.ggml.{name}_token_id" for name in missing)
@@ -222,11 +239,10 @@ def infill_ids(
             f"the model's file names no fill-in-the-middle tokens {', '.join(missing)}: use a model that was trained "
             f"for it, or if it has them under other names, give their ids with overrides= ({keys})"
         )
-    if context_size is not None:
-        check_length(tokenizer, "prefix", prefix, context_size)
-        check_length(tokenizer, "suffix", suffix, context_size, continuation=True)
-    before, after, middle = ([mark] for mark in marks.values() if mark is not None)
-    before += tokenizer.encode(prefix, add_special=False)
-    after += tokenizer.encode(suffix, add_special=False, continuation=True)
-    bos = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
-    return bos + (after + before if suffix_first else before + after) + middle
+    before, after, middle = (mark for mark in marks.values() if mark is not None)
+    return before, after, middle
+
+
+def opening(tokenizer: Tokenizer) -> list[int]:
+    """The token that begins a text, where the model wants one."""
+    return [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []

@@ -14,12 +14,12 @@ from oxillama._util.owned import OwnedCache
 from oxillama.chat.answer_reading import AnswerReading
 from oxillama.core.draft_options import NO_DRAFTS, DraftOptions
 from oxillama.core.draft_scheduler import BoundDrafts
-from oxillama.core.generation_request import GenerationRequest, StopMatcher
+from oxillama.core.generation_request import ControlStopMatcher, GenerationRequest, StopMatcher
 from oxillama.core.logprobs import LogprobComputer, LogprobRecorder
 from oxillama.core.options import TextOptions
 from oxillama.core.prompts import check_length, check_tokens
 from oxillama.core.request import ResultQueue
-from oxillama.core.tool_use import ToolUse
+from oxillama.core.tool_use import HeldText, ToolUse, warnings_of
 from oxillama.drafts.draft import Target
 from oxillama.errors import ConfigError, ContextOverflowError, GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
@@ -43,8 +43,6 @@ __all__ = [
     "RequestFactory",
 ]
 
-Held = tuple[Grammar, tuple[str, ...]]  # with the texts that put it in force
-
 # Grammars, compiled and with their masks, that are kept for one owner, and for all of them.
 OWN_GRAMMARS, OWN_BYTES = 256, 64 << 20
 ALL_GRAMMARS, ALL_BYTES = 1024, 256 << 20
@@ -56,7 +54,7 @@ class GrammarCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._kept: OwnedCache[Held] = OwnedCache()
+        self._kept: OwnedCache[HeldText] = OwnedCache()
         self._faults: OwnedCache[str] = OwnedCache()
         self._n_uses = 0
 
@@ -74,21 +72,26 @@ class GrammarCache:
         owner: what is compiled is kept for later texts of the same one, so that its time tells nothing of others'.
         Raises GrammarError.
         """
+        held = self.held(config, tools, owner)
+        return None if held is None else held.grammar.state(self._vocabulary, triggers=held.triggers, at_line=True)
+
+    def held(self, config: SamplerConfig, tools: ToolUse | None = None, owner: str | None = None) -> HeldText | None:
+        """The grammar of that, and which of the tools it leaves free; None for a text that is held to nothing.
+
+        owner, errors: those of `state`.
+        """
         mode = config.schema_mode
         if config.constraint is not None:
             kind, source = config.constraint
             known: Hashable = (kind, source, mode) if kind == "json_schema" else config.constraint
             if tools is not None and tools.frames:
                 known = (known, tools.format, tools.prompt, tools.reasoning)
-                grammar, triggers = self._found(owner, known, lambda: (self._framed(kind, source, mode, tools), ()))
-            else:
-                grammar, triggers = self._found(owner, known, lambda: (self._compiled(kind, source, mode), ()))
-        elif tools is not None and tools.tools is not None:
+                return self._found(owner, known, lambda: HeldText(self._framed(kind, source, mode, tools)))
+            return self._found(owner, known, lambda: HeldText(self._compiled(kind, source, mode)))
+        if tools is not None and tools.tools is not None:
             key = (tools.format, tools.tools, tools.choice, tools.parallel, tools.prompt, tools.reasoning, mode)
-            grammar, triggers = self._found(owner, key, lambda: tools.grammar(self._tokenizer, mode))
-        else:
-            return None
-        return grammar.state(self._vocabulary, triggers=triggers, at_line=True)
+            return self._found(owner, key, lambda: tools.grammar(self._tokenizer, mode))
+        return None
 
     def fault(self, kind: str, source: str, owner: str | None) -> str:
         """Why no grammar can hold texts to a schema or a pattern, "" if one can.
@@ -132,7 +135,7 @@ class GrammarCache:
         self._kept.clear()
         self._faults.clear()
 
-    def _found(self, owner: str | None, known: Hashable, make: Callable[[], Held]) -> Held:
+    def _found(self, owner: str | None, known: Hashable, make: Callable[[], HeldText]) -> HeldText:
         """What is kept for an owner, made if it isn't there. What can't be made leaves nothing behind."""
         held = self._kept.find(owner, known)
         is_new = held is None
@@ -142,7 +145,7 @@ class GrammarCache:
         self._n_uses += 1
         if is_new or self._n_uses % USES == 0:
             own, whole = (OWN_GRAMMARS, OWN_BYTES), (ALL_GRAMMARS, ALL_BYTES)
-            self._kept.cut(owner, lambda known, held: held[0].n_bytes(), own, whole)
+            self._kept.cut(owner, lambda known, held: held.grammar.n_bytes(), own, whole)
         return held
 
 
@@ -180,6 +183,11 @@ class RequestFactory:
     def context_size(self) -> int:
         """Tokens of one request, prompt and output together."""
         return self._context_size
+
+    @property
+    def room(self) -> int:
+        """Tokens of one request that runs alone: the context, or as much of it as the KV cache holds."""
+        return min(self._context_size, self._n_cached)
 
     def forget_texts(self) -> None:
         """Forgets ids and grammars that are kept of texts; no result changes."""
@@ -263,7 +271,8 @@ class RequestFactory:
         if len(ids) > self._context_size:
             raise ContextOverflowError(
                 f"{name} has {len(ids)} tokens and context_size is {self._context_size}: shorten it, or load with a "
-                "larger context_size"
+                "larger context_size",
+                len(ids),
             )
         return ids
 
@@ -278,7 +287,8 @@ class RequestFactory:
             output = ", which must also hold the output" if max_tokens != 0 else ""
             raise ContextOverflowError(
                 f"{name} has {n_prompt} tokens and context_size is {self._context_size}{output}: shorten the "
-                "prompt, or load with a larger context_size"
+                "prompt, or load with a larger context_size",
+                n_prompt,
             )
         if max_tokens is not None:
             return min(room, max_tokens)
@@ -321,10 +331,26 @@ class RequestFactory:
             made.append(self.request(ids, own, outbox, name=name, index=index + i, number=i, leader=leader, echo=echo))
         return made
 
-    def _reading(self, use: ToolUse) -> AnswerReading:
-        """That of one text."""
+    def _stops(
+        self, options: TextOptions, end_ids: Collection[int], shown: Collection[int]
+    ) -> tuple[StopMatcher | ControlStopMatcher, tuple[int, ...]]:
+        """Of the stop strings, and the tokens that end a text and stay in it.
+
+        shown: control tokens whose text is shown.
+        """
+        stop, keeps = options.stop, options.include_stop
+        kept = options.stop_token_ids if keeps else ()
+        if not stop or not any(map(self._tokenizer.control_texts.are_in, stop)):
+            return StopMatcher(stop, keeps=keeps), kept
+        texts = self._tokenizer.control_texts
+        named = [token for token in end_ids if texts.get(token) in stop] if keeps else []
+        return ControlStopMatcher(stop, texts, shown, keeps=keeps), (*kept, *named)
+
+    def _reading(self, use: ToolUse, options: TextOptions) -> AnswerReading:
+        """The reading of one text."""
         end = [] if use.reasoning_budget is None else use.end_of_reasoning(self._tokenizer)
-        return AnswerReading(use.parser, use.reasoning_budget, end)
+        parser = use.parser_of(constrained=options.chain.config.constraint is not None)
+        return AnswerReading(parser, use.reasoning_budget, end)
 
     def request(
         self, ids: list[int], options: TextOptions, outbox: ResultQueue, *, name: str = "prompt", number: int = 0,
@@ -350,25 +376,30 @@ class RequestFactory:
         sequence = Sequence(tokens, len(tokens) + max_tokens - 1, **fields)
         if options.prompt_logprobs is not None:
             sequence.cache_key = None  # rows of logits aren't cached
+        bound = None if tools is None else self._grammars.held(options.chain.config, tools, serving.cache_salt)
         scores = leader.scores.sibling() if leader and leader.scores else None
         if scores is None and (options.logprobs is not None or options.prompt_logprobs is not None):
             scores = LogprobRecorder(self._scorer, options.logprobs, options.prompt_logprobs)
+        shown = tools.delimiters(self._tokenizer) if tools else frozenset[int]()
+        stops, kept_ids = self._stops(options, end_ids, shown)
         return GenerationRequest(
             sequence,
             outbox,
             sampler=self._sampler(tokens[sequence.n_encoded :], options, end_ids, leader),
             n_vocab=self._n_vocab,
-            stream=self._tokenizer.stream(skip_special=True, shown=tools.delimiters(self._tokenizer) if tools else ()),
-            stops=StopMatcher(options.stop, keeps=options.include_stop),
+            stream=self._tokenizer.stream(skip_special=True, shown=shown),
+            stops=stops,
             max_tokens=max_tokens,
             end_ids=end_ids,
-            kept_ids=options.stop_token_ids if options.include_stop else (),
+            kept_ids=kept_ids,
             min_tokens=options.chain.config.min_tokens,
             scores=scores,
             number=number,
             criteria=options.stopping_criteria,
-            reading=self._reading(tools) if tools else None,
+            reading=self._reading(tools, options) if tools else None,
             speculation=self._drafts.speculation(drafts) if drafts.draft else None,
+            free_tools=() if bound is None else bound.free,
+            warnings=None if tools is None else warnings_of(tools, bound),
             leader=leader,
             cancel_token=options.cancel_token,
             time_limit=serving.time_limit,

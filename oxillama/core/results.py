@@ -107,7 +107,7 @@ class Chunk:
     text: whole characters; never part of a stop string that is cut off. token_ids: the tokens since the last chunk.
     logprobs: of these tokens, one each; None if not asked for. prompt_logprobs: as in `Completion`, in the first chunk.
     index: of n completions, which one it continues. tool_calls: calls of tools that end here, after the text.
-    stop_reason, end, usage: as in `Completion`, in the last chunk. reasoning: more of it, before the text.
+    stop_reason, end, usage, warnings: as in `Completion`, in the last chunk. reasoning: more of it, before the text.
     tool_call_deltas: more of calls that are being written, after the text. raw: as in `Completion`.
     """
 
@@ -124,6 +124,7 @@ class Chunk:
     reasoning: str = ""
     tool_call_deltas: list[ToolCallDelta] = field(default_factory=list)
     raw: str = ""
+    warnings: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Every field by name, in the form that `Completion.to_dict` has it."""
@@ -177,13 +178,14 @@ class Completion:
         them, and the `offset` of each says where it stood.
     speculation: what drafting did; None without a draft.
     stop_reason: what ended the text where finish_reason is "stop": the stop string, or the id of the token. Of stop
-        strings that begin in the same place it is the shortest.
+        strings that begin in the same place it is the shortest. One that is the token's text comes before its id.
     end: log-probability of the token that ended the text and is not in token_ids; None if there is none, or without
         logprobs.
     cached_tokens, reasoning_tokens: see `Usage`.
     reasoning: what the model thought before its answer, without the marks around it; "" for nothing.
     raw: the text as the model wrote it, with reasoning and calls and all marks; "" where nothing was to be divided, and
         `text` is all.
+    warnings: what of the options couldn't be done, such as tools whose arguments no grammar can hold to their schema.
     """
 
     text: str
@@ -202,6 +204,7 @@ class Completion:
     reasoning: str = ""
     reasoning_tokens: int = 0
     raw: str = ""
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def usage(self) -> Usage:
@@ -239,9 +242,9 @@ class Completion:
     def to_dict(self) -> dict[str, Any]:
         """The completion as `json.dumps` takes it, also with allow_nan=False.
 
-        Keys: text, token_ids, finish_reason, stop_reason, index, tool_calls, reasoning, raw, usage, timings; logprobs,
-        prompt_logprobs, end and speculation, None where they were not asked for. Each is what the `to_dict` of its
-        value gives; a log-probability of minus infinity is None.
+        Keys: text, token_ids, finish_reason, stop_reason, index, tool_calls, reasoning, raw, warnings, usage, timings;
+        logprobs, prompt_logprobs, end and speculation, None where they were not asked for. Each is what the `to_dict`
+        of its value gives; a log-probability of minus infinity is None.
         """
         without = ("prompt_tokens", "cached_tokens", "reasoning_tokens")
         return {**fields_as_json(self, *without), "usage": self.usage.to_dict()}

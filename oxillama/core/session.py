@@ -23,7 +23,7 @@ from oxillama.config import SamplerConfig, SamplingOptions
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import GenerateOptions, ServingOptions
 from oxillama.core.prompts import check_token, check_tokens, make_chain
-from oxillama.core.request import Request, ResultQueue, SnapshotOptions, SnapshotProtocol
+from oxillama.core.request import Request, ResultQueue, SnapshotOptions, SnapshotProtocol, Want
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import FinishReason
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, GrammarError
@@ -188,6 +188,26 @@ class _SessionRequest(Request):
         return "stop"
 
 
+class _RowsRequest(_SessionRequest):
+    """Logits of the last n tokens of a session, float32 [n, n_vocab], in `rows`."""
+
+    want: Want = "all"
+
+    def __init__(self, rows: NDArray[np.float32], *given: Any) -> None:
+        super().__init__(*given)
+        self.rows = rows
+
+    def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
+        n, n_computed = len(self.rows), self.sequence.n_computed
+        end = n_computed - (len(self.sequence.tokens) - n)  # where the session lost its blocks, earlier ones come again
+        found = rows[max(0, len(rows) - end) :] if end > 0 else rows[:0]
+        self.rows[end - len(found) : end] = found
+        if end < n:
+            return None
+        self.logits = self.rows[-1].copy()
+        return "stop"
+
+
 class Session:
     """One sequence of tokens, fed by hand: tokens in, logits of the last position out. `Engine.session` makes one.
 
@@ -307,6 +327,16 @@ class Session:
         """
         return self._extend("tokens", tokens, pos)
 
+    def forward_logits(self, tokens: SequenceOf[int], pos: int) -> NDArray[np.float32]:
+        """`forward_prefill` with the logits of every token given, float32 [len(tokens), n_vocab].
+
+        All of them are computed: the prefix cache is not asked for them.
+        """
+        ids, start = self._checked("tokens", tokens, pos)
+        rows = np.empty((len(ids), self._n_vocab), np.float32)
+        self._alone(partial(self._feed, ids, start, rows))
+        return rows
+
     def forward_decode(self, token: int, pos: int) -> NDArray[np.float32]:
         """`forward_prefill` of one token."""
         return self._extend("token", [check_token("token", token, self._n_vocab)], pos)
@@ -375,6 +405,13 @@ class Session:
         sampling.settle(self._sequence.tokens)
         return self._snapshots.session(self._sequence, self._serving, self.logits, sampling, known)
 
+    def cancel(self) -> None:
+        """Ends the call that another thread waits for, if there is one: it raises GenerateError, and the session is as
+        before it."""
+        request = self._sequence.handle
+        if request is not None:
+            self._core.cancel([request])
+
     def close(self) -> None:
         """Frees its blocks; further calls do nothing. Raises GenerateError while another thread uses it."""
         if not self.closed:
@@ -395,6 +432,10 @@ class Session:
         return f"<Session {'closed' if self.closed else f'at position {self.position}'}>"
 
     def _extend(self, name: str, tokens: Iterable[int], position: int) -> NDArray[np.float32]:
+        return self._alone(partial(self._feed, *self._checked(name, tokens, position)))
+
+    def _checked(self, name: str, tokens: Iterable[int], position: int) -> tuple[list[int], int]:
+        """Tokens and their first position. Raises TokenizerError, ConfigError, ContextOverflowError."""
         self._check_open()
         ids = check_tokens(name, tokens, self._n_vocab)
         if not ids:
@@ -405,26 +446,35 @@ class Session:
                 f"{len(ids)} tokens at position {start} don't fit context_size {self._context_size}: "
                 "truncate() or reset() the session, or load with a larger context_size"
             )
-        return self._alone(partial(self._feed, ids, start))
+        return ids, start
 
-    def _feed(self, ids: list[int], start: int) -> NDArray[np.float32]:
+    def _feed(self, ids: list[int], start: int, rows: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         back = start < self.position
         try:
-            return self._compute(ids, start)
+            return self._compute(ids, start, rows)
         finally:
             if back:
                 self._sampling.went_back(start)
 
-    def _compute(self, ids: list[int], start: int) -> NDArray[np.float32]:
+    def _compute(self, ids: list[int], start: int, rows: NDArray[np.float32] | None) -> NDArray[np.float32]:
+        """Logits of the last token; of all of them in `rows`, if that is given."""
         outbox = ResultQueue(1)
         loras = self._loras.select(self._serving.lora)
-        request = _SessionRequest(self._sequence, outbox, lambda _: self._append(ids, start, loras), loras)
+        cached = rows is None
+
+        def begin(_: Sequence) -> None:
+            self._append(ids, start, loras, cached=cached)
+
+        given = (self._sequence, outbox, begin, loras)
+        request = _SessionRequest(*given) if rows is None else _RowsRequest(rows, *given)
         request.n_prompt = len(ids)
         self._core.scheduler.check_fits(start + len(ids))
         try:
             self._core.run([request], outbox)
             if request.logits is None:
-                raise GenerateError("the session's call was cancelled: another thread forked this process")
+                raise GenerateError(
+                    "the session's call was cancelled: by cancel(), or another thread forked this process"
+                )
             self._logits = request.logits.copy(), start + len(ids)
             return request.logits
         except BaseException:
@@ -433,12 +483,12 @@ class Session:
         finally:
             request.begin = None  # the sequence keeps its last request, which must not keep the session
 
-    def _append(self, ids: list[int], start: int, loras: LoraSet) -> None:
+    def _append(self, ids: list[int], start: int, loras: LoraSet, *, cached: bool) -> None:
         sequence = self._sequence
         kept = sequence.tokens[:start]
         self._rewind(start if sequence.weights == loras.key else 0)
         sequence.tokens[:], sequence.weights = kept, loras.key
-        sequence.cache_key = self._serving.cache_key(self._kv_type, loras)
+        sequence.cache_key = self._serving.cache_key(self._kv_type, loras) if cached else None
         self._core.scheduler.blocks.checkpoint(sequence)
         sequence.tokens.extend(ids)
         sequence.n_prompt = sequence.n_reserve = len(sequence.tokens)

@@ -246,6 +246,7 @@ def _completion(request: GenerationRequest, pieces: list[Chunk], index: int) -> 
         stop_reason=request.stop_reason,
         end=request.scores.end if request.scores else None,
         cached_tokens=min(request.sequence.n_cached or 0, n_given),
+        warnings=request.warnings,
         **divided,
     )
 

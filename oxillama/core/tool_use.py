@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from oxillama._util.checks import check_bool, check_choice, check_int
 from oxillama._util.json_fields import Fields
+from oxillama.chat.call_grammar import AnswerGrammar
 from oxillama.chat.dispatch import read_tools
 from oxillama.chat.format import ChatFormat, chosen_tools, is_open
+from oxillama.chat.functions import described_tools
 from oxillama.chat.grammar_parts import END
 from oxillama.chat.harmony import BEGIN, MESSAGE
 from oxillama.chat.harmony import END as MESSAGE_END
@@ -17,17 +19,38 @@ from oxillama.chat.parser import ChatParser
 from oxillama.chat.patterns import MARK
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import FORMATS, ToolFormat, find_format
-from oxillama.errors import ConfigError, OxiLlamaError, SnapshotDamagedError, ToolFormatError
+from oxillama.errors import ConfigError, GrammarError, OxiLlamaError, SnapshotDamagedError, ToolFormatError
 from oxillama.grammar import Grammar
 from oxillama.grammar.automaton import RuleSet
 from oxillama.sampler_config import SchemaMode
 from oxillama.tokenizer import Tokenizer
 
-__all__ = ["AnswerOptions", "ToolUse", "check_tool_use", "read_tool_use", "tool_use_of", "tools_state"]
+__all__ = [
+    "AnswerOptions",
+    "HeldText",
+    "ToolUse",
+    "check_tool_use",
+    "read_tool_use",
+    "tool_use_of",
+    "tools_state",
+    "warnings_of",
+]
 
 MAX_CALLS = 1 << 30
 MAX_BUDGET = 1 << 30
 _HARMONY = (BEGIN, MESSAGE, MESSAGE_END, "<|start|>", "<|constrain|>", "<|call|>", "<|return|>")
+
+
+class HeldText(NamedTuple):
+    """What a text is held to.
+
+    grammar: of the text, or of its calls of tools. triggers: texts that put it in force; none: it always is. free: the
+    tools whose arguments may be any object, each with the reason why no grammar can hold them.
+    """
+
+    grammar: Grammar
+    triggers: tuple[str, ...] = ()
+    free: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +59,35 @@ class ToolUse:
 
     format: how the model writes them, a `ChatFormat`, a `ToolFormat` or the name of one. first_id: number of the first
     call.
-    tools: descriptions of functions; calls are held to their names and schemas. None holds to nothing.
+    tools: functions, or descriptions of them; calls are held to their names and schemas. None holds to nothing.
     choice: "auto" leaves it to the model whether it says something or calls, and all calls come last; "required" are
         calls alone; the name of a tool is one call of it.
     parallel: whether several calls may come in a row.
     prompt: the end of the prompt, which may have opened the reasoning.
     reasoning: "auto" for the format's own marks, "none" to leave reasoning in the text, or a `ReasoningFormat`.
     reasoning_budget: so many tokens of reasoning at most; then its end is written in the model's place. None for all.
+    note: what a caller should know of how the tools are shown to the model; "" for nothing.
 
     Raises ConfigError for other values.
     """
 
     format: ChatFormat | ToolFormat | str
     first_id: int = 0
-    tools: Sequence[Mapping[str, Any]] | None = None
+    tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None
     choice: str = "auto"
     parallel: bool = True
     prompt: str = ""
     reasoning: str | ReasoningFormat = "auto"
     reasoning_budget: int | None = None
+    note: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.format is None:
             raise ConfigError("tool_use.format must be a ChatFormat, a ToolFormat or the name of one, not None")
         object.__setattr__(self, "format", find_format(self.format))
         check_int("tool_use.first_id", self.first_id, 0, MAX_CALLS)
-        names = () if self.tools is None else tuple(read_tools(self.tools))
+        described: Sequence[Mapping[str, Any]] | None = described_tools(self.tools)
+        names = () if described is None else tuple(read_tools(described))
         check_choice("tool_use.choice", self.choice, ("auto", "required", *names) if names else ("auto",))
         check_bool("tool_use.parallel", self.parallel)
         if not isinstance(self.prompt, str):
@@ -74,8 +100,8 @@ class ToolUse:
                     "reasoning_budget is given, and it isn't known how the model writes reasoning: give "
                     "reasoning=ReasoningFormat(begin, end) too"
                 )
-        if self.tools is not None:  # frozen, so that they can't be changed
-            object.__setattr__(self, "tools", _frozen(self.tools))
+        if described is not None:  # frozen, so that they can't be changed
+            object.__setattr__(self, "tools", _frozen(described))
 
     @property
     def _form(self) -> ChatFormat:
@@ -98,15 +124,30 @@ class ToolUse:
         form = self._form
         return self._marks is not None or form.harmony or form.calls is not None or bool(form.frame.content_begin)
 
-    def grammar(self, tokenizer: Tokenizer, mode: SchemaMode = "generate") -> tuple[Grammar, tuple[str, ...]]:
-        """What calls are held to, and the texts that put it in force. mode: as `JsonSchemaCompiler.compile` has it,
-        for the arguments. Raises GrammarError."""
+    def grammar(self, tokenizer: Tokenizer, mode: SchemaMode = "generate") -> HeldText:
+        """What calls are held to. mode: as `JsonSchemaCompiler.compile` has it, for the arguments.
+
+        A tool whose arguments no grammar can hold is free, and the others are held. Raises GrammarError if such a tool
+        is asked for: by a choice that isn't "auto", or as `strict`.
+        """
+        faults: dict[str, str] | None = None if self._form.writes_json else self._faults(mode)
+        free = faults or {}
+        while True:
+            try:
+                found = self._grammar(tokenizer, mode, free)
+            except GrammarError as error:
+                faults = self._faults(mode) if faults is None else faults
+                free = self._freer(free, faults, error)
+            else:
+                return HeldText(found.grammar, found.triggers if found.lazy else (), tuple(free.items()))
+
+    def _grammar(self, tokenizer: Tokenizer, mode: SchemaMode, free: Mapping[str, str]) -> AnswerGrammar:
         token = _control_token(tokenizer)
         form = self._form
         triggers = form.layout.calls.marks if form.layout.calls else ()
         lazy = self._marks is None and not any(token(mark) is not None for text in triggers for mark in _marks(text))
         lazy = lazy and not form.layout.inner  # which are spelled in more ways than a trigger
-        found = form.grammar(
+        return form.grammar(
             self._described,
             self.choice,
             parallel_tool_calls=self.parallel,
@@ -115,8 +156,35 @@ class ToolUse:
             token=token,
             mode=mode,
             lazy=lazy,
+            free=free,
         )
-        return found.grammar, found.triggers if found.lazy else ()
+
+    def _faults(self, mode: SchemaMode) -> dict[str, str]:
+        """Why no grammar can hold the arguments of tools, by their names. Raises GrammarError for one asked for."""
+        found = self._form.faults(self._described or [], mode)
+        for name in self._asked.intersection(found):
+            raise GrammarError(found[name])
+        return found
+
+    def _freer(self, free: dict[str, str], faults: dict[str, str], error: GrammarError) -> dict[str, str]:
+        """More tools that are free, after an error with these: those with faults of their own, or else all of them.
+
+        Raises the error if that can't help, or if one of them is asked for.
+        """
+        if len(free) < len(faults):
+            return faults
+        rest = [name for name in read_tools(self._described or []) if name not in free]
+        if not rest or self._asked.intersection(rest):
+            raise error
+        return {**free, **dict.fromkeys(rest, str(error))}
+
+    @property
+    def _asked(self) -> set[str]:
+        """The tools whose arguments must be held to their schemas."""
+        tools = {_name(tool): tool for tool in self._described or ()}
+        if self.choice != "auto":
+            return set(tools) if self.choice == "required" else {self.choice}
+        return {name for name, tool in tools.items() if tool.get("function", tool).get("strict") is True}
 
     def constrained(
         self, tokenizer: Tokenizer, schema: Any, rules: tuple[RuleSet, int] | None, mode: SchemaMode
@@ -145,9 +213,18 @@ class ToolUse:
     @property
     def parser(self) -> ChatParser:
         """A new one, for one text."""
-        reasoning = self.reasoning if self.reasoning == "none" and self._marks else self._marks
+        return self.parser_of(constrained=False)
+
+    def parser_of(self, *, constrained: bool) -> ChatParser:
+        """A parser of one text. constrained: a grammar, schema, pattern or choices say what its content is, so that
+        JSON in it is no call."""
         return self._form.parser(
-            self._described, self.prompt, reasoning=reasoning, first_id=self.first_id, must_call=self.choice != "auto"
+            self._described,
+            self.prompt,
+            reasoning=self.reasoning if self.reasoning == "none" and self._marks else self._marks,
+            first_id=self.first_id,
+            must_call=self.choice != "auto",
+            bare=not constrained,
         )
 
     def delimiters(self, tokenizer: Tokenizer) -> frozenset[int]:
@@ -163,6 +240,15 @@ class ToolUse:
         """The tokens that end reasoning."""
         marks = self._marks
         return [] if marks is None else tokenizer.encode(marks.end, add_special=False, parse_special=True)
+
+
+def warnings_of(use: ToolUse, held: HeldText | None) -> list[str]:
+    """What a completion says of its tools: how they are shown, and those whose arguments may be any object."""
+    found = [use.note] if use.note else []
+    for name, reason in () if held is None else held.free:
+        reason = reason.removeprefix(f"the parameters of the tool {name!r}: ")
+        found.append(f"the arguments of the tool {name!r:.80} are held to no schema: {reason:.400}")
+    return found
 
 
 def _marks(text: str) -> list[str]:
@@ -213,15 +299,17 @@ def tool_use_of(
     given: AnswerOptions,
     *,
     thinks: bool = True,
+    note: str = "",
 ) -> ToolUse | None:
     """What `Engine.chat` does with these options: None if there is nothing to find. make: gives the template's format.
     begun: gives the end of the prompt, which the answer goes on from. thinks: False if that is behind the reasoning,
-    whether or not the prompt has it.
+    whether or not the prompt has it. note: of the `ToolUse`.
 
     Raises ConfigError for wrong options and descriptions, ToolFormatError if the template doesn't tell the format.
     """
     choice, allowed = _choice(given)
-    form = None if given.tool_format in (None, "text") else find_format(given.tool_format)
+    by_template = given.tool_format is None or given.tool_format in ("text", "none", "generic")
+    form = None if by_template else find_format(given.tool_format)
     wanted = bool(given.tools) and choice != "none" and given.tool_format != "text"
     if form is None:
         form = make()
@@ -244,6 +332,7 @@ def tool_use_of(
         given.parallel_tool_calls is not False,
         reasoning="auto" if given.reasoning is None else given.reasoning,
         reasoning_budget=given.reasoning_budget,
+        note=note if wanted else "",
     )
     plain = use()
     if not plain.divides:
@@ -299,6 +388,7 @@ def tools_state(use: ToolUse) -> dict[str, Any]:
         "prompt": use.prompt,
         "reasoning": reasoning,
         "budget": use.reasoning_budget,
+        **({"note": use.note} if use.note else {}),
     }
 
 
@@ -306,7 +396,9 @@ def _read_format(given: Fields) -> ChatFormat | ToolFormat:
     if "template" in given:
         source = given.texts("template")
         found = ChatFormat.of_template(source[0], bos_token=source[1], eos_token=source[2])
-        return found.without_calls if source[3:] == ["text"] else found
+        for word in source[3:]:
+            found = {"generic": found.with_generic_calls, "text": found.without_calls}.get(word, found)
+        return found
     fields = dict(given)
     plain = fields.pop("text", False)
     form = ToolFormat(**fields)
@@ -333,6 +425,7 @@ def read_tool_use(given: Fields | None, label: str) -> ToolUse | None:
             prompt=given.text("prompt"),
             reasoning=reasoning,
             reasoning_budget=budget,
+            note=given.maybe_text("note") or "",
         )
     except (OxiLlamaError, TypeError, ValueError, IndexError, RecursionError) as error:
         raise SnapshotDamagedError(f"{label}: calls of tools: {error}") from None

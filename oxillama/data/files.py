@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -19,7 +20,16 @@ from oxillama.data.frames import ArrowFrame, check_columns
 from oxillama.errors import ConfigError
 from oxillama.gguf.output import atomic_file
 
-__all__ = ["SUFFIXES", "SameFile", "TableFile", "check_output", "open_table", "read_object", "write_table"]
+__all__ = [
+    "SUFFIXES",
+    "SameFile",
+    "TableFile",
+    "check_output",
+    "numbered_lines",
+    "open_table",
+    "read_object",
+    "write_table",
+]
 
 SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
 ROWS = 4096  # of a batch of a Parquet file
@@ -228,7 +238,7 @@ class JsonTable(TextTable):
 
     def read(self) -> Iterator[Row]:
         with self.file.opened() as file:
-            for number, line in enumerate(file, 1):
+            for number, line in numbered_lines(file):
                 if not line.strip():
                     continue
                 row = read_object(f"{self.path}: line {number}", line)
@@ -243,6 +253,12 @@ class JsonTable(TextTable):
             yield pa.Table.from_pylist(rows)
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
             raise ConfigError(f"{self.path}: its columns have no one type each ({error}): write .jsonl") from None
+
+
+def numbered_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Lines of a file and their numbers, from 1; the byte order mark that a file may begin with is left out."""
+    for number, line in enumerate(lines, 1):
+        yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 
 def read_object(place: str, line: bytes) -> Row:

@@ -33,6 +33,7 @@ DETAILS: dict[str, tuple[ColumnType, Any]] = {
     "prompt_logprobs": (Items(FLOAT), lambda c: [token and token.logprob for token in c.prompt_logprobs]),
     "reasoning": (TEXT, lambda c: c.reasoning),
     "tool_calls": (JSON, lambda c: [call.to_dict() for call in c.tool_calls]),
+    "warnings": (Items(TEXT), lambda c: c.warnings),
 }
 USUAL = ("finish_reason", "tokens")
 
@@ -50,7 +51,8 @@ class Generate(Mapper):
         instances, a struct for an object; parts that have no one type are JSON text. A text that max_tokens cut off is
         an error then. With n it has lists.
     details: more columns, `<output>_<name>`: True for finish_reason and tokens (how many), or names among
-        finish_reason, tokens, prompt_tokens, token_ids, logprobs, prompt_logprobs, reasoning and tool_calls (JSON).
+        finish_reason, tokens, prompt_tokens, token_ids, logprobs, prompt_logprobs, reasoning, tool_calls (JSON)
+        and warnings.
     on_error: what becomes of a row that fails: "raise", "null", or "column" (see `Mapper`).
     progress: True shows a bar on stderr; a function is called with the number of rows done, and of all if known.
     engine: fields of `EngineConfig` by name, {"num_threads": 2}.

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oxillama.data.files import SameFile, read_object
+from oxillama.data.files import SameFile, numbered_lines, read_object
 from oxillama.data.identity import identity_of
 from oxillama.data.journal import Journal, digest_of, json_bytes
 from oxillama.data.progress import Progress, Rows
@@ -52,7 +52,7 @@ def is_request_file(path: str) -> bool:
     """Whether the first line of a file that isn't blank is a request. Raises OSError."""
     with open(path, "rb") as file, suppress(ValueError, RecursionError):
         lines = iter(lambda: file.readline(1 << 24), b"")
-        first = json.loads(next((line for line in lines if line.strip()), b""))
+        first = json.loads(next((line for _, line in numbered_lines(lines) if line.strip()), b""))
         return isinstance(first, dict) and {"custom_id", "url", "body"} <= first.keys()
     return False
 
@@ -62,7 +62,7 @@ def read_requests(source: SameFile) -> Iterator[Request]:
     seen: set[str] = set()
     path = source.path
     with source.opened() as file:
-        for number, line in enumerate(file, 1):
+        for number, line in numbered_lines(file):
             if line.strip():
                 request = _read(f"{path}: line {number}", line)
                 if request.id in seen:

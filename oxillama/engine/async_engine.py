@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 from collections.abc import AsyncIterable, Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from types import TracebackType
@@ -14,15 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.checks import check_bool, check_keywords
+from oxillama._util.places import Path
 from oxillama._util.signatures import takes
-from oxillama.config import EngineOptions, ModelSource
+from oxillama.config import EngineOptions, ModelSource, SamplerConfig, SamplingOptions
 from oxillama.core.async_requests import (
     INLINE_CHARACTERS,
     AsyncBatch,
+    AsyncBeamRounds,
     AsyncChunks,
+    AsyncSession,
     Call,
     CoroutineBell,
-    elsewhere,
+    as_coroutine,
     made,
     size_of,
 )
@@ -30,6 +32,7 @@ from oxillama.core.batch import BatchSettings, Errors, batch_runner
 from oxillama.core.beam_rounds import BeamKeywords, BeamSearchOptions, start_search
 from oxillama.core.beam_search import BeamOptions, BeamSearchConfig
 from oxillama.core.chat import chat_prompt, infill_prompt
+from oxillama.core.context import LoadedEngine
 from oxillama.core.embedding import (
     Denoising,
     DiffuseOptions,
@@ -50,6 +53,7 @@ from oxillama.core.options import (
     GenerateOptions,
     InfillOptions,
     Prompt,
+    PromptOptions,
     RequestOptions,
     StreamOptions,
     TextOptions,
@@ -58,12 +62,15 @@ from oxillama.core.options import (
 from oxillama.core.prompts import Messages, check_callback, infill_ids, plain, read_prompt, read_prompts
 from oxillama.core.request import ResultQueue
 from oxillama.core.results import BatchFailure, BeamHypothesis, Completion
+from oxillama.core.session import SamplerLike, SessionOptions, session_options
 from oxillama.core.text_stream import completions_of, shaped
 from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError
+from oxillama.lora import Lora
 from oxillama.sampler_config import CONSTRAINTS
 from oxillama.sampling.denoising import DiffusionSettings
-from oxillama.snapshot.restore import restored
+from oxillama.snapshot.info import SnapshotInfo
+from oxillama.snapshot.restore import RestoreOptions, restored
 from oxillama.snapshot.resume import ResumeOptions, resume_async, resumed
 
 __all__ = ["AsyncEngine"]
@@ -80,8 +87,11 @@ class AsyncEngine:
     task ends its request: the blocks are free at once, or when the step under way ends. A `batch` alone is left as it
     was, and goes on when it is asked again.
 
-    engine: the `Engine`, for all that takes no time (`tokenize`, `n_vocab`, ...). Its other calls work from coroutines
-    and callbacks too, but block the event loop until they are done.
+    Those that give something to iterate over or to use with `async with` (`stream`, `batch`, `session`, `beam_rounds`)
+    are no coroutines themselves, and neither is `is_eos`. A `conversation` is had from `engine` alone.
+
+    engine: the `Engine`, for its attributes (`n_vocab`, `tokenizer`, ...). Its calls work from coroutines and callbacks
+    too, but block the event loop until they are done.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -221,6 +231,29 @@ class AsyncEngine:
         ids = await made(size, lambda: infill_prompt(self.engine.context, prefix, suffix, options))
         return await self._answer(ids, stream, n, options)
 
+    @takes(PromptOptions, chat_prompt)
+    async def chat_tokens(self, messages: Messages, **options: Unpack[PromptOptions]) -> list[int]:
+        """The prompt that `chat` makes of messages, as token ids."""
+        return await asyncio.to_thread(self.engine.chat_tokens, messages, **options)
+
+    async def infill_tokens(self, prefix: str, suffix: str, *, suffix_first: bool = False) -> list[int]:
+        """The prompt that `infill` makes of the texts around a gap, as token ids, for `batch` and others."""
+        call = self.engine.infill_tokens
+        return await made(size_of([prefix, suffix]), lambda: call(prefix, suffix, suffix_first=suffix_first))
+
+    async def tokenize(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of a text, as `Engine.tokenize` gives them."""
+        return await made(size_of([text]), lambda: self.engine.tokenize(text, add_special, parse_special))
+
+    async def detokenize(self, ids: Iterable[int]) -> str:
+        """Text of token ids. Raises TokenizerError for ids out of range."""
+        given = list(ids)
+        return await made(len(given), lambda: self.engine.detokenize(given))
+
+    def is_eos(self, token: int) -> bool:
+        """Whether a token ends generation. Raises TokenizerError for an id out of range."""
+        return self.engine.is_eos(token)
+
     async def _answer(self, ids: list[int], stream: bool, n: int | None, options: dict[str, Any]) -> Any:
         if not check_bool("stream", stream):
             return await self.generate(ids, n=n, **options)
@@ -246,46 +279,147 @@ class AsyncEngine:
             call.leave()
         return search.results()
 
+    @takes(BeamSearchOptions, BeamOptions, rest=BeamKeywords)
+    def beam_rounds(
+        self, prompt: Prompt, config: BeamSearchConfig | None = None, **options: Unpack[BeamSearchOptions]
+    ) -> AsyncBeamRounds:
+        """`beam_search` round by round, which can be saved meanwhile; for `async for`."""
+        return AsyncBeamRounds(self._core, self.engine.beam_rounds(prompt, config, **options))
+
+    # ---- the engine's own session, and others
+
+    @takes(SessionOptions, session_options)
+    def session(self, **options: Unpack[SessionOptions]) -> AsyncSession:
+        """A session of one's own, beside the engine's and as many others as are wanted; see `Engine.session`."""
+        return AsyncSession(self._core, self.engine.session(**options))
+
+    async def fork(self) -> AsyncSession:
+        """A session of one's own that begins with the tokens of the engine's; see `Session.fork`."""
+        return await self._own.fork()
+
+    @property
+    def _own(self) -> AsyncSession:
+        return AsyncSession(self._core, self.engine.context.session)
+
+    @property
+    def position(self) -> int:
+        """Tokens in the engine's session so far."""
+        return self.engine.position
+
+    @property
+    def logits(self) -> NDArray[np.float32] | None:
+        """Those of the session's last position, float32 [n_vocab]; None unless they have just been computed."""
+        return self.engine.logits
+
+    async def prefill(self, tokens: SequenceOf[int]) -> NDArray[np.float32]:
+        """Appends tokens to the session; logits of the last one, float32 [n_vocab]."""
+        return await self._own.prefill(tokens)
+
+    async def forward_prefill(self, tokens: SequenceOf[int], pos: int) -> NDArray[np.float32]:
+        """Puts tokens at position `pos`, forgetting what was there and after; logits of the last one."""
+        return await self._own.forward_prefill(tokens, pos)
+
+    async def forward_decode(self, token: int, pos: int) -> NDArray[np.float32]:
+        """Puts one token at position `pos`, forgetting what was there and after; its logits."""
+        return await self._own.forward_decode(token, pos)
+
+    async def forward_one(self, token: int) -> NDArray[np.float32]:
+        """Appends one token to the session; its logits."""
+        return await self._own.forward_one(token)
+
+    async def sample(
+        self, sampler: SamplerLike = None, *, logits_processors: Any = None, **sampling: Unpack[SamplingOptions]
+    ) -> int:
+        """Draws a token to follow the session's; see `Session.sample`."""
+        return await self._own.sample(sampler, logits_processors=logits_processors, **sampling)
+
+    truncate = as_coroutine(Engine.truncate, "engine")
+    reset = as_coroutine(Engine.reset, "engine")
+
     # ---- snapshots: files and models are read and written in another thread
 
-    async def snapshot(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """`Engine.snapshot`."""
-        await elsewhere(self._core, self.engine.snapshot, path, **options)
-
-    async def snapshot_bytes(self, **options: Any) -> bytes:
-        """`Engine.snapshot_bytes`."""
-        return await elsewhere(self._core, self.engine.snapshot_bytes, **options)
+    snapshot = as_coroutine(Engine.snapshot, "engine")
+    snapshot_bytes = as_coroutine(Engine.snapshot_bytes, "engine")
 
     @classmethod
+    @takes(RestoreOptions, restored, rest=EngineOptions)
     async def restore(
-        cls, path: str | os.PathLike[str], model_path: ModelSource | Engine = None, **options: Any
+        cls, path: Path, model_path: ModelSource | LoadedEngine = None, **options: Unpack[RestoreOptions]
     ) -> Self:
         """`Engine.restore`."""
         return await cls._restored(path, model_path, options)
 
     @classmethod
+    @takes(RestoreOptions, restored, rest=EngineOptions)
     async def restore_bytes(
-        cls, data: bytes | bytearray | memoryview, model_path: ModelSource | Engine = None, **options: Any
-    ) -> Self:
+        cls, data: bytes | bytearray | memoryview, model_path: ModelSource | LoadedEngine = None,
+        **options: Unpack[RestoreOptions],
+    ) -> Self:  # fmt: skip
         """`Engine.restore_bytes`."""
         return await cls._restored(data, model_path, options)
 
     @classmethod
-    async def _restored(cls, place: Any, model_path: ModelSource | Engine, options: dict[str, Any]) -> Self:
+    async def _restored(cls, place: Any, model_path: ModelSource | LoadedEngine, options: Any) -> Self:
         return cls(await asyncio.to_thread(lambda: restored(Engine, place, model_path, **options)))
 
     @takes(ResumeOptions, resumed)
     async def resume(
-        self, snapshot: str | os.PathLike[str] | bytes | bytearray | memoryview, **options: Unpack[ResumeOptions]
+        self, snapshot: Path | bytes | bytearray | memoryview, **options: Unpack[ResumeOptions]
     ) -> AsyncChunks:
         """`Engine.resume` of a request for text: its further chunks, for `async for`.
 
-        Raises SnapshotFormatError for a session, which coroutines have none of: `engine.resume` gives it.
+        Raises SnapshotFormatError for a session, a search or a conversation: `engine.resume` gives these.
         """
         check_keywords("resume", options, ResumeOptions.__annotations__)
         return await resume_async(self.engine.context, snapshot, dict(options))
 
-    # ---- life
+    @staticmethod
+    async def snapshot_info(snapshot: Path | bytes | bytearray | memoryview) -> SnapshotInfo:
+        """What a snapshot is of, without its model. Raises SnapshotError and its children."""
+        return await asyncio.to_thread(Engine.snapshot_info, snapshot)
+
+    # ---- adapters
+
+    load_lora = as_coroutine(Engine.load_lora, "engine")
+    unload_lora = as_coroutine(Engine.unload_lora, "engine")
+    apply_lora = as_coroutine(Engine.apply_lora, "engine")
+    push_lora = as_coroutine(Engine.push_lora, "engine")
+    pop_lora = as_coroutine(Engine.pop_lora, "engine")
+    clear_loras = as_coroutine(Engine.clear_loras, "engine")
+
+    @property
+    def loras(self) -> dict[str, Lora]:
+        """Loaded adapters by name."""
+        return self.engine.loras
+
+    @property
+    def pushed_loras(self) -> list[tuple[Lora, float]]:
+        """What requests use that give no `lora`, the last pushed last."""
+        return self.engine.pushed_loras
+
+    # ---- memory, metrics, life
+
+    memory_bytes = as_coroutine(Engine.memory_bytes, "engine")
+    offload_counts = as_coroutine(Engine.offload_counts, "engine")
+    prefix_cache_bytes = as_coroutine(Engine.prefix_cache_bytes, "engine")
+    shrink_to_fit = as_coroutine(Engine.shrink_to_fit, "engine")
+    metrics_snapshot = as_coroutine(Engine.metrics_snapshot, "engine")
+    as_draft = as_coroutine(Engine.as_draft, "engine")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the scores that pooling "rank" gives; empty if the model has no classifier, or nameless ones."""
+        return self.engine.labels
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that compute."""
+        return self.engine.num_threads
+
+    @property
+    def sampling_defaults(self) -> SamplerConfig:
+        """Settings of calls without a `sampler`."""
+        return self.engine.sampling_defaults
 
     @property
     def closed(self) -> bool:

@@ -8,34 +8,26 @@ Whatever goes wrong in a tool is text for the model, not an exception for the pr
 
 import argparse
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import oxillama as ox
 
 TEMPERATURES = {"Oslo": 12, "Rome": 27, "Tokyo": 22}
 
 
-def temperature(city: str) -> dict[str, Any]:
-    """Degrees Celsius in a city."""
+def temperature(city: Literal["Oslo", "Rome", "Tokyo"]) -> dict[str, Any]:
+    """Degrees Celsius in a city"""
     return {"city": city, "celsius": TEMPERATURES[city]}
 
 
 def difference(a: float, b: float) -> float:
-    """a - b."""
+    """a - b"""
     return a - b
 
 
-def tool(name: str, description: str, **properties: dict[str, Any]) -> dict[str, Any]:
-    """Description of a function, as chat templates show it."""
-    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
-
-
-TOOLS = [
-    tool("temperature", "Degrees Celsius in a city", city={"enum": [*TEMPERATURES]}),
-    tool("difference", "a - b", a={"type": "number"}, b={"type": "number"}),
-]
-FUNCTIONS = ox.ToolFunctions(TOOLS, {"temperature": temperature, "difference": difference})
+TOOLS: list[Callable[..., Any]] = [temperature, difference]  # described by their names, docstrings and annotations
+FUNCTIONS = ox.ToolFunctions(TOOLS)
 
 # The model that ships knows no tools. This template lets it take part: it writes calls in Hermes' form.
 PLAIN = """{% if tools %}tools: {{ tools | tojson }}

@@ -19,7 +19,7 @@ SAMPLE = "The little fox lived in the red barn of a farm, with a cow and a hen. 
 def read(file: Path) -> str:
     """A text file. Raises ConfigError if it isn't one; OSError."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ox.ConfigError(f"{file} is no text: {error}") from None
 

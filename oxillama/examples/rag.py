@@ -36,7 +36,7 @@ def passages(text: str, most: int = 600) -> list[str]:
 def read(file: Path) -> str:
     """A text file. Raises ConfigError if it isn't one; OSError."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ox.ConfigError(f"{file} is no text: {error}") from None
 

@@ -17,6 +17,7 @@ class, a range or a count that runs backwards, half of a surrogate pair.
 import re
 from collections.abc import Callable
 
+from oxillama._util.text_files import without_mark
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import MAX_CHAR, Budget, Range, RuleSet, utf8_sequences
 
@@ -46,7 +47,7 @@ def parse_gbnf(text: str, token_id: TokenId | None = None, budget: int | None = 
     token_id: gives the id of the token with a text such as "<think>", or None. budget: as `Grammar.parse` has it.
     Raises GrammarError with line, column and a caret.
     """
-    parser = _Parser(text, token_id, budget)
+    parser = _Parser(without_mark(text), token_id, budget)
     parser.parse()
     return parser.rules, parser.ids["root"]
 

@@ -4,8 +4,9 @@ Supported are literals, `.`, classes, `\\d \\w \\s` and their opposites, groups 
 lazy quantifiers, `^` and `$`, escapes of characters, general categories (`\\p{Lu}`), and look-ahead. Back references,
 look-behind, `\\b` and other properties are refused.
 
-Without `u` ECMAScript lets a `{` or `]` stand for itself where it can be nothing else, and any punctuation be escaped;
-patterns in the wild use that, so it is accepted here too.
+With `u` a `{`, `}` or `]` never stands for itself: where it does in a pattern, something else was meant in another
+dialect (`[[:alpha:]]`, `[^]]`, `a{,3}`), which is refused. Any punctuation may be escaped, though: it means itself in
+every dialect.
 """
 
 import re
@@ -16,13 +17,14 @@ from functools import lru_cache
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import MAX_CHAR, Range, character_ranges
 from oxillama.grammar.characters import category_ranges
+from oxillama.grammar.dialects import bracket_remedy, escape_remedy, group_remedy
 
 __all__ = ["ANY", "MAX_NFA", "Node", "parse_regex"]
 
 MAX_NFA = 20_000  # states of a pattern's automaton
 MAX_DEPTH = 100
 MAX_COUNT = 10**15
-_COUNT = re.compile(r"\{(\d+)(,(\d*))?\}")
+_COUNT = re.compile(r"\{([0-9]+)(,([0-9]*))?\}")
 _GROUP = re.compile(r"\(\?(?:(:)|<[A-Za-z_$][\w$]*>|(=)|(!)|(<[=!]))")
 _HEX = re.compile(r"x([0-9a-fA-F]{2})|u\{([0-9a-fA-F]{1,8})\}|u([0-9a-fA-F]{4})")
 _PROPERTY = re.compile(r"\{([A-Za-z_=]{1,60})\}")
@@ -128,6 +130,7 @@ class _Parser:
         self.text = text
         self.at = 0
         self.groups = [_Group()]
+        self.last_class = ""
 
     def error(self, message: str, at: int | None = None) -> GrammarError:
         at = self.at if at is None else at
@@ -150,8 +153,14 @@ class _Parser:
         if c in "*+?{" and self.parse_repeat(c, group):
             return None
         if c == "[":
+            start = self.at
             group.items.append(Node("set", ranges=self.find_class()))
+            found = self.text[start : self.at]
+            if found in ("[]", "[^]") or "[" in found[1:].replace("\\[", ""):
+                self.last_class = found  # which a ] after it may have been meant to close
             return None
+        if c in "{}]":
+            raise self.error(bracket_remedy(self.text, self.at, self.last_class))
         if c == "\\":
             group.items.append(self.parse_escape())
             return None
@@ -182,7 +191,7 @@ class _Parser:
         if self.text.startswith("?", self.at):
             found = _GROUP.match(self.text, start)
             if not found:
-                raise self.error("expected (?: (?= (?! or (?<name>", start)
+                raise self.error(f"expected (?: (?= (?! or (?<name>{group_remedy(self.text, start)}", start)
             if found.group(4):
                 raise self.error("looking behind is not supported", start)
             kind = "ahead" if found.group(2) else "not ahead" if found.group(3) else "group"
@@ -203,7 +212,7 @@ class _Parser:
         self.groups[-1].items.append(node)
 
     def parse_repeat(self, c: str, group: _Group) -> bool:
-        """Parses a quantifier. False for a brace that begins no count."""
+        """Parses a quantifier. False for a brace that begins no count, which is an error."""
         least, most = {"+": (1, None), "?": (0, 1)}.get(c, (0, None))
         end = self.at + 1
         if c == "{":
@@ -226,7 +235,8 @@ class _Parser:
         # A lazy quantifier finds another match, not another text.
         self.at = end + self.text.startswith("?", end)
         if self.at < len(self.text) and (self.text[self.at] in "*+?" or _COUNT.match(self.text, self.at)):
-            raise self.error("a quantifier can't follow a quantifier")
+            possessive = " (possessive ones are not known)" * (self.text[self.at] == "+")
+            raise self.error(f"a quantifier can't follow a quantifier{possessive}")
         group.items[-1] = Node("repeat", (group.items[-1],), least=least, most=most)
         return True
 
@@ -237,7 +247,7 @@ class _Parser:
         if c in ("b", "B"):
             raise self.error(f"\\{c} is not supported")
         if c == "k" or (c and c in "123456789"):
-            raise self.error("back references are not supported")
+            raise self.error("back references are not supported; \\xHH is a character by its number")
         code, ranges = self.parse_character_escape()
         return Node("set", ranges=ranges) if code < 0 else self.character(code)
 
@@ -256,11 +266,11 @@ class _Parser:
         if c == "c" and re.match("[a-zA-Z]", self.text[self.at + 2 : self.at + 3]):
             self.at += 3
             return ord(self.text[self.at - 1]) % 32, ()
-        if c == "0" and not self.text[self.at + 2 : self.at + 3].isdigit():
+        if c == "0" and not re.match("[0-9]", self.text[self.at + 2 : self.at + 3]):
             self.at += 2
             return 0, ()
-        if c.isascii() and (c.isalnum() or c == "_") and c not in _CONTROLS and c != "_":
-            raise self.error(f"unknown escape \\{c}")
+        if c.isascii() and c.isalnum() and c not in _CONTROLS:
+            raise self.error(f"unknown escape \\{c}{escape_remedy(c)}")
         self.at += 2
         return _CONTROLS.get(c, ord(c)), ()
 

@@ -115,7 +115,7 @@ def read_config(path: Path) -> PeftConfig:
     try:
         if len(raw) > MAX_CONFIG:
             raise ValueError(f"it has more than {MAX_CONFIG} bytes")
-        config = json.loads(raw.decode(), parse_constant=refuse)
+        config = json.loads(raw.decode("utf-8-sig"), parse_constant=refuse)
     except (ValueError, RecursionError) as e:
         raise LoraError(f"{path} is no JSON: {e}") from None
     if not isinstance(config, dict):

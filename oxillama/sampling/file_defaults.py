@@ -1,6 +1,7 @@
 """Sampling defaults of a model's file: the metadata keys `general.sampling.*`, as llama.cpp's converter writes them."""
 
 import logging
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from oxillama.errors import ConfigError, MissingKeyError
 from oxillama.gguf import Metadata
 from oxillama.gguf.values import ValueType, shown
 
-__all__ = ["PREFIX", "read_sampling_defaults"]
+__all__ = ["PREFIX", "STAGE_NAMES", "idle_settings", "read_sampling_defaults"]
 
 PREFIX = "general.sampling."
 
@@ -50,7 +51,11 @@ _STAGES: dict[str, dict[str, Any]] = {
     "xtc": {"xtc_probability": 0.0},
     "temperature": {"temperature": 1.0},
 }
-_OTHER_NAMES = {"typical": "typ_p", "typical_p": "typ_p", "nucleus": "top_p", "temp": "temperature"}
+# Each stage by all its names.
+STAGE_NAMES = {
+    **{name: name for name in _STAGES}, "typical": "typ_p", "typical_p": "typ_p", "nucleus": "top_p",
+    "temp": "temperature",
+}  # fmt: skip
 
 
 def read_sampling_defaults(metadata: Metadata, context_size: int) -> SamplerConfig:
@@ -99,7 +104,7 @@ def _idle_by_sequence(sequence: str) -> dict[str, Any]:
     """Settings that switch off what a list of stages (`;` between them) leaves out; none for no list."""
     if not sequence.strip():
         return {}
-    names = [_OTHER_NAMES.get(name, name) for part in sequence.split(";") if (name := part.strip().replace("-", "_"))]
+    names = [STAGE_NAMES.get(name, name) for part in sequence.split(";") if (name := part.strip().replace("-", "_"))]
     order = list(_STAGES)
     unknown = [name for name in names if name not in _STAGES]
     places = [order.index(name) for name in names if name in _STAGES]
@@ -110,4 +115,10 @@ def _idle_by_sequence(sequence: str) -> dict[str, Any]:
             PREFIX, shown(sequence), why, ";".join(order),
         )  # fmt: skip
         return {}
-    return {field: value for stage in order if stage not in names for field, value in _STAGES[stage].items()}
+    return idle_settings(names)
+
+
+def idle_settings(names: Collection[str]) -> dict[str, Any]:
+    """Settings that switch off the stages that are not named, by names of `STAGE_NAMES`."""
+    wanted = {STAGE_NAMES.get(name, name) for name in names}
+    return {field: value for stage in _STAGES if stage not in wanted for field, value in _STAGES[stage].items()}

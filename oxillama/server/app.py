@@ -20,6 +20,7 @@ from oxillama.server.pages import pages_of
 from oxillama.server.routes import ROUTES
 from oxillama.server.service import Service
 from oxillama.server.tracing import Tracing
+from oxillama.server.unserved import INSTEAD
 
 __all__ = ["App", "create_app"]
 
@@ -138,7 +139,8 @@ async def _refuse(exchange: Exchange, error: ApiError) -> None:
 
 async def _unknown(scope: Any, receive: Any, send: Any) -> None:
     exchange: Exchange = scope["oxillama"]
-    remedy = "; Ollama's API is not served: use /v1" if exchange.path.startswith("/api/") else ""
+    instead = INSTEAD.get(exchange.path)
+    remedy = "" if instead is None else f": {instead}"
     raise ApiError(404, "unknown_url", f"there is no {exchange.path:.200}{remedy}")
 
 

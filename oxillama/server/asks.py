@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,9 @@ from oxillama.core.prompts import check_length
 from oxillama.core.request import ResultQueue
 from oxillama.core.results import Chunk
 from oxillama.drafts.prompt_lookup import PromptLookup
-from oxillama.errors import ConfigError, GrammarError, UnsupportedModelError
+from oxillama.errors import ConfigError, ContextOverflowError, GrammarError, UnsupportedModelError
 from oxillama.sampler_config import MAX_SEED
+from oxillama.sampling import SamplerChain
 from oxillama.server.errors import ApiError, api_error, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import SAMPLING, SERVING
@@ -39,7 +40,9 @@ class Ask:
 
     messages: a conversation; None where `prompts` are given, texts or token ids. options: keywords of the engine's
     `chat` or `stream`. n: choices for each prompt. constraint: the field of the request that says what the text must
-    follow. names: the fields that the request has for those of chat completions.
+    follow. names: the fields that the request has for those of chat completions. is_cut: whether a part of the prompt
+    had no room. chain: the sampling without options; None: the model's. behind: puts the tokens of the messages behind
+    others.
     """
 
     chosen: Chosen
@@ -54,12 +57,15 @@ class Ask:
     add_special: bool = True
     constraint: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
+    is_cut: bool = False
+    chain: SamplerChain | None = None
+    behind: Callable[[list[int]], list[int]] | None = None
 
 
 class Run:
     """Requests of one ask, submitted by `begin`; `next` gives their chunks as they come.
 
-    prompts: the token ids of each prompt.
+    prompts: the token ids of each prompt. room: tokens of one prompt and its output.
     """
 
     def __init__(self, ask: Ask, prompts: list[list[int]], echoes: list[str], options: TextOptions) -> None:
@@ -68,6 +74,7 @@ class Run:
         self.ask, self.prompts = ask, prompts
         self.core = engine.engine.context.core
         self.tokenizer = engine.engine.tokenizer
+        self.room = engine.engine.context.factory.room
         self._bell = CoroutineBell(self.core.loop)
         self.outbox = ResultQueue(len(prompts) * options.n_each, self._bell, whole=ask.whole)
         self.requests: list[GenerationRequest] = []
@@ -126,23 +133,38 @@ def _made(ask: Ask) -> Run:
     assert model.chain is not None
     try:
         if ask.messages is not None:
-            prompts, echoes = [chat_prompt(context, ask.messages, ask.options)], [""]
+            ids = chat_prompt(context, ask.messages, ask.options)
+            prompts, echoes = [ids if ask.behind is None else ask.behind(ids)], [""]
         else:
             read = [_prompt(ask, f"prompt[{i}]" if len(ask.prompts) > 1 else "prompt", p)
                     for i, p in enumerate(ask.prompts)]  # fmt: skip
             prompts, echoes = [ids for ids, _ in read], [text for _, text in read]
-        options = read_options("stream", {"n": ask.n, **ask.options}, model.chain)
+        given = {"n": ask.n, **ask.options, **_bounded(ask, prompts)}
+        options = read_options("stream", given, ask.chain or model.chain)
         return Run(ask, prompts, echoes, options)
     except GrammarError as error:
         raise grammar_error(error, ask) from None
     except Exception as error:
-        found = api_error(error, context.context_size)
+        found = api_error(error, context.factory.room)
         if found is None or found is error:
             raise
         if ask.constraint and found.param in ask.options and found.param in _FORMS.values():
             found.message = found.message.replace(found.param, ask.constraint)
             found.param = ask.constraint
         raise found from None
+
+
+def _bounded(ask: Ask, prompts: list[list[int]]) -> dict[str, Any]:
+    """A limit of output where a KV cache smaller than the context bounds it. Raises ContextOverflowError, too."""
+    factory = ask.chosen.model.ready.engine.context.factory
+    given, longest, room = ask.options.get("max_tokens"), max(map(len, prompts)), factory.room
+    if room == factory.context_size:
+        return {}
+    if longest + (given != 0) > room:
+        name = "prompt" if ask.messages is None else "messages"
+        text = f"{name} has {longest} tokens and the KV cache has room for {room}, which must also hold the output"
+        raise ContextOverflowError(f"{text}: shorten it, or start the server with a larger --kv-budget", longest)
+    return {"max_tokens": min(given, room - longest)} if given else {}
 
 
 def grammar_error(error: GrammarError, ask: Ask) -> ApiError:
@@ -214,8 +236,10 @@ def _constraint(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     structured = values.get("structured_outputs", {})
     given += [(f"structured_outputs.{n}", {k: structured[n]}) for n, k in _STRUCTURED.items() if n in structured]
     form = values.get("response_format", {"type": "text"})
+    if "schema" in form and form["type"] != "json_object":
+        raise bad_value("response_format.schema", "response_format.schema is for the type json_object")
     if form["type"] == "json_object":
-        given.append(("response_format", {"json_schema": ANY_OBJECT}))
+        given.append(("response_format", {"json_schema": form.get("schema", ANY_OBJECT)}))
     elif form["type"] == "json_schema":
         if "json_schema" not in form:
             raise bad_value(
@@ -236,8 +260,7 @@ def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Excha
             raise bad_value("priority", "priority must be 0 on this server (--allow-priority), not "
                             f"{priority}", "unsupported_parameter")  # fmt: skip
         options["priority"] = max(-priority, 0)
-    given = values.get("cache_salt"), values.get("prompt_cache_key")
-    options["cache_salt"] = exchange.service.salt_of(exchange.key.name, *given)
+    options["cache_salt"] = exchange.service.salt_of(exchange.key.name, values.get("cache_salt"))
     adapters = [(one["name"], one.get("scale", 1.0)) for one in values.get("lora", ())]
     if chosen.adapter is not None:
         adapters.append((chosen.adapter, 1.0))

@@ -6,15 +6,25 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, TypeVar
 
 from oxillama._util.checks import check_bool, check_choice, check_float, check_int, nearest, suggests_fields
+from oxillama._util.text_files import read_text
 from oxillama.errors import ConfigError
 
-__all__ = ["ENVIRONMENT", "ServerConfig", "from_environment", "from_file", "from_texts", "shown_default"]
+__all__ = [
+    "ENVIRONMENT",
+    "OLLAMA_PORT",
+    "PORT",
+    "ServerConfig",
+    "from_environment",
+    "from_file",
+    "from_texts",
+    "shown_default",
+]
 
 ENVIRONMENT = "OXILLAMA_SERVE_"
+PORT, OLLAMA_PORT = 8000, 11434
 T = TypeVar("T")
 
 
@@ -36,7 +46,9 @@ class ServerConfig:
     """
 
     host: str = setting("127.0.0.1", "address to listen on", metavar="ADDRESS")
-    port: int = setting(8000, "port; 0 takes a free one", most=65535)
+    port: int | None = setting(None, f"port; 0 takes a free one; default {PORT}, with ollama {OLLAMA_PORT}",
+                               most=65535)  # fmt: skip
+    ollama: bool = setting(False, "be where Ollama's clients look: at its port, and / answers that it is running")
     uds: str | None = setting(None, "listen on this Unix socket instead, which its owner alone may use", metavar="PATH")
     api_key: str | None = setting(None, "key that requests need; other users see it in the list of processes",
                                   metavar="KEY", secret=True)  # fmt: skip
@@ -63,18 +75,20 @@ class ServerConfig:
     drain_timeout: float = setting(30.0, "seconds for running requests when the server ends")
     stall_timeout: float = setting(60.0, "seconds without a byte read after which a client is cut off", least=0.01)
     max_backlog: int = setting(1 << 20, "bytes that a client may be behind", least=1024, most=1 << 40, size=True)
-    sse_ping: float = setting(15.0, "seconds of silence after which a stream gets a comment", least=0.01)
+    sse_ping: float = setting(15.0, "seconds of silence after which a stream gets a sign of life", least=0.01)
     generation_config: str = setting("openai", "whose defaults count: OpenAI's, or those of the model's file",
                                      choices=("openai", "file"))  # fmt: skip
     default: tuple[str, ...] = setting((), "another default of a sampling field", metavar="KEY=VALUE")
-    tool_format: str | None = setting(None, "how the model writes calls, if its template doesn't tell", metavar="NAME")
+    tool_format: str | None = setting(None, "how the model writes calls, if its template doesn't tell; none refuses "
+                                      "tools that the template doesn't show", metavar="NAME")  # fmt: skip
     reasoning_format: str | None = setting(None, "marks of reasoning, if the template doesn't tell; none leaves it in "
                                            "the text", metavar="'BEGIN END'")  # fmt: skip
     chat_template: str | None = setting(None, "a Jinja template in place of the model's own", metavar="FILE")
     trust_request_templates: bool = setting(False, "let requests bring templates of their own")
     allow_priority: bool = setting(False, "let requests say their priority")
     share_prefix_cache: bool = setting(False, "let keys share the KV of common beginnings")
-    lenient: bool = setting(False, "leave unknown fields out, and say so in a header")
+    lenient: bool = setting(False, "leave out misspelt fields, too, and take values beyond the API's ranges")
+    strict: bool = setting(False, "refuse what else would be left out, to test clients")
     public_metrics: bool = setting(False, "let /metrics be read without a key")
     ui: bool = setting(True, "the page at /")
     docs: bool = setting(True, "/openapi.json and /docs")
@@ -88,11 +102,15 @@ class ServerConfig:
     idle_unload: float = setting(0.0, "seconds without a request after which a model leaves memory; 0: never")
 
     def __post_init__(self) -> None:
+        if self.port is None:
+            object.__setattr__(self, "port", OLLAMA_PORT if self.ollama is True else PORT)
         for one in fields(self):
             checked = _CHECKS[_kind(one)](one.name, getattr(self, one.name), one.metadata)
             object.__setattr__(self, one.name, checked)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key must be given together")
+        if self.strict and self.lenient:
+            raise ConfigError("strict and lenient are both given: give one of them")
 
 
 def _kind(one: Any) -> str:
@@ -183,7 +201,7 @@ def from_file(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     import tomllib  # the command line imports this module for every command
 
     try:
-        read = tomllib.loads(Path(path).read_text())
+        read = tomllib.loads(read_text(path))
     except OSError as error:
         raise ConfigError(f"config {path}: the file can't be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 from oxillama.grammar.regex import parse_regex
 from oxillama.server.errors import bad_value
+from oxillama.server.reading import Reading
 
 __all__ = ["FaultOf", "InputReader", "as_functions", "custom_names", "plain_messages"]
 
@@ -27,15 +28,18 @@ def custom_names(tools: list[dict[str, Any]]) -> frozenset[str]:
     return frozenset(tool.get("custom", tool)["name"] for tool in tools if tool["type"] == "custom")
 
 
-def as_functions(values: Mapping[str, Any], fault_of: FaultOf) -> tuple[dict[str, Any], dict[str, str]]:
+def as_functions(
+    values: Mapping[str, Any], fault_of: FaultOf, reading: Reading
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Tools and their choice with functions alone, and the fields that the request has for theirs.
 
-    fault_of: why no grammar can hold texts to a source of this kind, "" if one can. Raises ApiError.
+    fault_of: why no grammar can hold texts to a source of this kind, "" if one can. A grammar of another kind is left
+    out. Raises ApiError.
     """
     found = {name: values[name] for name in ("tools", "tool_choice") if name in values}
     names: dict[str, str] = {}
     if "tools" in found:
-        found["tools"] = [_function(i, tool, fault_of) for i, tool in enumerate(found["tools"])]
+        found["tools"] = [_function(i, tool, fault_of, reading) for i, tool in enumerate(found["tools"])]
         for i, tool in enumerate(values["tools"]):
             if tool["type"] == "custom":
                 names[f"tools[{i}].function.parameters"] = f"tools[{i}].custom.format.grammar.definition"
@@ -60,12 +64,14 @@ def _check_chosen(tools: list[dict[str, Any]], choice: Mapping[str, Any]) -> Non
             raise bad_value(place, f"{place} must be {wanted}, not {name!r}")
 
 
-def _function(i: int, tool: dict[str, Any], fault_of: FaultOf) -> dict[str, Any]:
+def _function(i: int, tool: dict[str, Any], fault_of: FaultOf, reading: Reading) -> dict[str, Any]:
     if tool["type"] != "custom":
         return tool
     own = tool["custom"]
     form, argument = own.get("format", {"type": "text"}), {"type": "string"}
-    if form["type"] == "grammar":
+    if form["type"] == "grammar" and form["grammar"]["syntax"] != "regex":
+        reading.leave_out(f"tools[{i}].custom.format.grammar.syntax={form['grammar']['syntax']}", "give a pattern")
+    elif form["type"] == "grammar":
         place, definition = f"tools[{i}].custom.format.grammar.definition", form["grammar"]["definition"]
         if fault := fault_of("regex", definition):  # alone: it can't close the group around it then
             raise bad_value(place, f"{place}: {fault}", "invalid_grammar")

@@ -24,7 +24,7 @@ from oxillama.errors import (
     UnsupportedModelError,
 )
 
-__all__ = ["ApiError", "ClientGone", "api_error", "bad_value"]
+__all__ = ["ApiError", "ClientGone", "api_error", "bad_value", "own_field", "own_place"]
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 409: "conflict_error", 429: "rate_limit_error"}
 # Types of errors in Anthropic's form.
@@ -48,7 +48,12 @@ class ApiError(Exception):
     """An answer that says why a request was refused or failed.
 
     param: the field that it is about, with its place, such as ``messages[2].content``. headers: further ones.
+    too_long: the words in which Anthropic's API says so of a prompt, by which its clients know when to compact it.
+    details: what its clients read of an error that they can mend themselves.
     """
+
+    too_long = ""
+    details: Mapping[str, str] | None = None
 
     def __init__(
         self, status: int, code: str, message: str, param: str | None = None, headers: Mapping[str, str] | None = None
@@ -68,15 +73,41 @@ class ApiError(Exception):
         """The body in OpenAI's form."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
+    def ollama(self) -> dict[str, Any]:
+        """The body in Ollama's form."""
+        return {"error": self.message}
+
     def anthropic(self, request_id: str) -> dict[str, Any]:
         """The body in Anthropic's form."""
         kind = _ANTHROPIC.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
-        return {"type": "error", "error": {"type": kind, "message": self.message}, "request_id": request_id}
+        text = f"{self.too_long} ({self.message})" if self.too_long else self.message
+        made = {"type": kind, "message": text, **({"details": self.details} if self.details else {})}
+        return {"type": "error", "error": made, "request_id": request_id}
 
 
 def bad_value(param: str, message: str, code: str = "invalid_value") -> ApiError:
     """Status 400 for one field."""
     return ApiError(400, code, message, param)
+
+
+def own_field(place: str, names: Mapping[str, str]) -> tuple[str, str] | None:
+    """The field of chat completions that a place lies in, and the request's own; None if it has no other name.
+
+    names: the fields that the request has for those of chat completions; the longest one counts.
+    """
+    chat = place
+    while chat not in names:
+        end = max(chat.rfind("["), chat.rfind("."))
+        if end < 0:
+            return None
+        chat = chat[:end]
+    return chat, names[chat]
+
+
+def own_place(place: str, names: Mapping[str, str]) -> str:
+    """A place in the fields of chat completions, as one in those of the request."""
+    found = own_field(place, names)
+    return place if found is None else found[1] + place[len(found[0]) :]
 
 
 _PLACE = re.compile(r"[a-z][a-z_0-9]*(?:\[[^\]]*\]|\.[a-z_]+)*(?= (?:must|has|is|are|holds|with|and)\b)")
@@ -96,7 +127,12 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
             return error
         case ContextOverflowError() | KvCacheFullError():
             text = f"This model's maximum context length is {context_size} tokens. However, {error}"
-            return ApiError(400, "context_length_exceeded", text, place_in(str(error)))
+            if not context_size:
+                text = str(error)
+            found = ApiError(400, "context_length_exceeded", text, place_in(str(error)))
+            if isinstance(error, ContextOverflowError) and error.n_tokens is not None:
+                found.too_long = f"prompt is too long: {error.n_tokens} tokens > {context_size} maximum"
+            return found
         case GrammarError():
             return ApiError(400, "invalid_grammar", str(error))
         case ToolFormatError():
@@ -115,8 +151,8 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
             text = str(error).replace(*_REASONING_REMEDY)
             return ApiError(400, "invalid_value", text, place_in(text))
         case GenerateError() if _NO_TOKEN.match(str(error)):
-            found = next((name for name in _MASKS if name in str(error)), None)
-            return ApiError(400, "invalid_value", f"what is asked for leaves nothing to say: {error}", found)
+            mask = next((name for name in _MASKS if name in str(error)), None)
+            return ApiError(400, "invalid_value", f"what is asked for leaves nothing to say: {error}", mask)
         case QueueFullError():
             return ApiError(429, "queue_full", str(error), headers={"Retry-After": "1"})
         case DeadlineError():

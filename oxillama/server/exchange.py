@@ -11,24 +11,30 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from oxillama.server.auth import ANYONE, Key, cors_headers
-from oxillama.server.bodies import parse_body, read_body
+from oxillama.server.bodies import parse_body, read_body, unpacked
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.kinds import Reading, Record
 from oxillama.server.limits import Place
 from oxillama.server.service import Service
 
-__all__ = ["METHODS", "Exchange", "Tally", "dumped", "new_id"]
+__all__ = ["METHODS", "Exchange", "Tally", "dumped", "header_text", "new_id"]
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LETTERS = (b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" * 5)[:256]  # one for each byte
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
 T = TypeVar("T")
+MOST_OF_A_HEADER = 1000
 LARGE_BODY = 64 << 10  # bytes of JSON from which it is parsed in another thread
 
 
 def new_id(prefix: str = "") -> str:
     """A prefix and 24 random letters and digits."""
     return prefix + os.urandom(24).translate(_LETTERS).decode()
+
+
+def header_text(value: str) -> str:
+    """A text as the value of a header: 1000 characters of ASCII at most, "?" in the place of all others."""
+    return re.sub(r"[^\x20-\x7e]", "?", value[:MOST_OF_A_HEADER])
 
 
 class Tally:
@@ -71,7 +77,7 @@ class Exchange:
         self.status, self.n_bytes = 0, 0
         self.gone = self.ended = False
         self.extra: dict[str, str] = {}  # headers of the answer
-        self.reading = Reading(service.config.lenient)
+        self.reading = Reading(service.config.strict, service.config.lenient)
         self.task = asyncio.current_task()
         self._watcher: asyncio.Task[None] | None = None
 
@@ -79,6 +85,18 @@ class Exchange:
     def anthropic(self) -> bool:
         """Whether errors have Anthropic's form."""
         return "/v1/messages/" in f"{self.path}/"
+
+    @property
+    def ollama(self) -> bool:
+        """Whether the path is one of Ollama's API, whose errors have a form of their own."""
+        return bool(self.path.startswith("/api/"))
+
+    @property
+    def content_type(self) -> str:
+        """The type of the body. Where Ollama's API is spoken, programs send JSON under any, as `curl -d` does; what a
+        page of a browser sends must say that it is JSON."""
+        from_page = "origin" in self.headers or "sec-fetch-site" in self.headers
+        return "application/json" if self.ollama and not from_page else self.headers.get("content-type", "")
 
     async def elsewhere(self, make: Callable[[], T]) -> T:
         """make(), in another thread, of which a key has half at most."""
@@ -92,17 +110,14 @@ class Exchange:
         self._watcher = asyncio.ensure_future(self._watch())
         if not body and not record.fields:
             return {}
-        kind = self.headers.get("content-type", "")
-        if len(body) > LARGE_BODY:
+        kind = self.content_type
+        if len(body) > LARGE_BODY or "content-encoding" in self.headers:
             return await self.elsewhere(lambda: self._read(record, body, kind))
         return self._read(record, body, kind)
 
     def _read(self, record: Record, body: bytes, kind: str) -> dict[str, Any]:
-        found = record.read("", parse_body(body, kind), self.reading)
-        if self.reading.ignored:
-            names = ", ".join(self.reading.ignored).encode("ascii", "replace").decode()
-            self.extra["X-Ignored-Parameters"] = re.sub(r"[^\x20-\x7e]", "?", names)[:1000]
-        return found
+        body = unpacked(body, self.headers, self.service.config)
+        return record.read("", parse_body(body, kind, self.reading), self.reading)
 
     async def _watch(self) -> None:
         """Cancels the exchange when its client leaves."""
@@ -140,6 +155,9 @@ class Exchange:
         """Sends one message of ASGI."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if self.reading.left_out:
+                self.extra["X-Oxillama-Left-Out"] = self.reading.header
+                self.service.left_out.note(self.key.name, self.scope.get("client"), self.reading.left_out.values())
             extra = {
                 "x-request-id": self.id,
                 **self.service.gate.limits(self.key),
@@ -172,7 +190,7 @@ class Exchange:
         self.tally.finish_reason = error.code
         if self.status:
             raise ClientGone
-        body = error.anthropic(self.id) if self.anthropic else error.openai()
+        body = error.ollama() if self.ollama else error.anthropic(self.id) if self.anthropic else error.openai()
         await self.json(body, error.status, {"cache-control": "no-store", **error.headers})
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from oxillama.chat.messages import REASONING_FIELDS
 from oxillama.config import MAX_CONTEXT, SamplingOptions
 from oxillama.core.options import ChatOptions, StreamOptions
 from oxillama.sampler_config import MAX_SEED, MAX_TOKEN, SCHEMA_MODES
+from oxillama.server.content import other_content, result_content, vendor_tool
 from oxillama.server.errors import bad_value
 from oxillama.server.kinds import (
     Any_,
@@ -19,22 +21,25 @@ from oxillama.server.kinds import (
     Integer,
     Json,
     Kind,
+    Limit,
     ListOf,
     MapOf,
     Number,
     Only,
+    Other,
     Record,
     Tagged,
     Text,
 )
+from oxillama.server.reading import Reading
 
-__all__ = ["CHAT", "COMPLETIONS", "CONSTRAINTS", "MODEL", "SAMPLING", "STREAM", "accepted", "refused"]
+__all__ = ["CHAT", "COMPLETIONS", "CONSTRAINTS", "MODEL", "SAMPLING", "STREAM", "accepted", "refused", "wished"]
 
 # Keywords of the engine that this process has: a field that needs another one is refused by name.
 KEYWORDS = {*SamplingOptions.__annotations__, *StreamOptions.__annotations__, *ChatOptions.__annotations__}
 SCHEMA_DEPTH = 256
 MAX_NAME = 64
-MAX_TOOLS = 128
+MAX_TOOLS = 1024
 MAX_MESSAGES = 1 << 16
 MAX_BIASES = 1024
 MAX_STOPS, MAX_STOP = 16, 256
@@ -52,12 +57,25 @@ def accepted(name: str, kind: Kind, text: str) -> Field:
     return Field(name, kind, text, "accept")
 
 
+def wished(name: str, kind: Kind, text: str) -> Field:
+    """A field that asks for what can't be had and is no part of the answer: it is left out, which is said.
+
+    With the kind `Only`, the values that ask for nothing are taken in silence.
+    """
+    return Field(name, kind, text, "leave")
+
+
 def engine(name: str, kind: Kind, text: str, to: str = "") -> Field:
     """A field that is a keyword of the engine; refused where the engine doesn't have it."""
     keyword = to or name
     if keyword in KEYWORDS:
         return Field(name, kind, text, to=keyword)
     return refused(name, "the engine of this version can't do it")
+
+
+def wish(field: Field) -> Field:
+    """The same as a wish: what a model can't follow of it is left out, which is said."""
+    return replace(field, rule="wish") if field.rule == "honour" else field
 
 
 def token_key(place: str, key: str) -> int:
@@ -137,6 +155,7 @@ RESPONSE_FORMAT = Record(
     (
         Field("type", Choice(("text", "json_object", "json_schema")), "what the text is", required=True),
         Field("json_schema", JSON_SCHEMA, "for `json_schema`"),
+        Field("schema", Json(SCHEMA_DEPTH), "for `json_object`: a schema that it follows"),
     )
 )
 GUIDED = "give structured_outputs"
@@ -173,7 +192,7 @@ SERVING = (
     Field("priority", Integer(-100, 100), "lower goes first; other than 0 needs `--allow-priority`"),
     Field("cache_prompt", Boolean(), "begin with KV of earlier requests, and leave it for others", to="cache_prompt"),
     Field("cache_salt", Text(1, 256), "only requests with the same one share beginnings"),
-    Field("prompt_cache_key", Text(0, 1024), "as `cache_salt`, and beside it; requests with an empty one have none"),
+    accepted("prompt_cache_key", Text(0, 1024), "for routers; beginnings are found by themselves"),
     accepted("prompt_cache_retention", Text(0, MAX_NAME), "KV is kept while there is room"),
     Field("lora", ListOf(LORA, 16), "adapters with their scales"),
     Field("draft", Choice(("lookup", "grammar", "off")), "where draft tokens come from; it changes no text"),
@@ -186,61 +205,88 @@ SERVING = (
     accepted("user", Text(0, 512), "for the access log, with `--log-content`"),
     accepted("metadata", MapOf(Text(0, 512), 16, lambda place, key: key), "for the caller"),
     accepted("safety_identifier", Text(0, 512), "for the caller"),
-    Field("service_tier", Only(("auto", "default")), "there is one", "accept"),
-    refused("store", "nothing is kept", False),
+    wished("service_tier", Only(("auto", "default")), "there is one"),
+    wished("store", Only((False,)), "nothing is kept"),
     refused("truncate_prompt_tokens", "shorten the prompt"),
     refused("use_beam_search", "the library has beam_search()", False),
     refused("length_penalty", "it is for beam search", 1.0, 1),
     refused("early_stopping", "it is for beam search", False),
-    refused("moderation"),
+    wished("moderation", Any_(), "there is none"),
 )  # fmt: skip
-
-CONTENT_PART = Record((
-    Field("type", Text(1, MAX_NAME), "`text`; there are no images, sounds or files", required=True),
-    Field("text", Text(), "of the part"),
-    *(refused(n, "nothing but text is read") for n in ("image_url", "input_audio", "file", "video_url", "refusal")),
-    accepted("cache_control", Json(), "beginnings are found by themselves"),
-))  # fmt: skip
-CALLED = Record((Field("name", Text(1, 256), "", required=True), Field("arguments", Any_(), "JSON text, or an object")))
-INPUT = Record((Field("name", Text(1, 256), "", required=True), Field("input", Text(), "its text", required=True)))
 
 
 def tagged(kind: str, *fields: Field) -> Record:
     return Record((accepted("type", Choice((kind,)), "its kind"), *fields))
 
 
+TEXT_PART = tagged(
+    "text", Field("text", Text(), "of the part", required=True),
+    accepted("cache_control", Json(), "beginnings are found by themselves"),
+)  # fmt: skip
+# A model wrote the calls of earlier answers: their names, ids, number and arguments have no bounds but the body's.
+ARGUMENTS = Any_(SCHEMA_DEPTH)
+CALLED = Record((Field("name", Text(), "", required=True), Field("arguments", ARGUMENTS, "JSON text, or an object")))
+INPUT = Record((Field("name", Text(), "", required=True), Field("input", Text(), "its text", required=True)))
+
+
 def call(kind: str, part: Record) -> Record:
     return tagged(
-        kind, Field("id", Text(0, 256), "of the call"), Field("index", Integer(0, MAX_TOOLS), "of the call"),
+        kind, Field("id", Text(), "of the call"), Field("index", Integer(0, MAX_MESSAGES), "of the call"),
         Field(kind, part, "its name, and what it is called with", required=True),
     )  # fmt: skip
 
 
 CALL = Tagged({"function": call("function", CALLED), "custom": call("custom", INPUT)}, "function")
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MESSAGE = Record((
-    Field("role", Choice(ROLES), "of the message", required=True),
-    Field("content", Either({"string": Text(), "array": ListOf(CONTENT_PART, MAX_MESSAGES)}), "text, or text parts"),
-    Field("name", Text(0, 256), "of the author"),
-    Field("tool_calls", ListOf(CALL, MAX_TOOLS), "of an assistant's message"),
-    Field("tool_call_id", Text(0, 256), "of a tool's message"),
-    *(Field(name, Text(), "of an assistant's message") for name in REASONING_FIELDS[:2]),
-    accepted("annotations", ListOf(Any_(), MAX_MESSAGES), "of an answer that is sent back"),
-    accepted("refusal", Text(), "of an answer that is sent back"),
-    accepted("parsed", Any_(), "of an answer that is sent back"),
-    accepted("provider_specific_fields", Json(), "of an answer that is sent back"),
-    accepted("token_ids", Any_(), "of an answer that is sent back"),
-    refused("audio"),
-    refused("function_call", "give tool_calls"),
-))  # fmt: skip
+
+
+def message(other: Other) -> Record:
+    """A message. other: reads parts of its content that are no text."""
+    parts = ListOf(Tagged({"text": TEXT_PART}, other=other), MAX_MESSAGES)
+    return Record((
+        Field("role", Choice(ROLES), "of the message", required=True),
+        Field("content", Either({"string": Text(), "array": parts}), "text, or text parts"),
+        Field("name", Text(0, 256), "of the author"),
+        Field("tool_calls", ListOf(CALL, MAX_MESSAGES), "of an assistant's message"),
+        Field("tool_call_id", Text(), "of a tool's message"),
+        *(Field(name, Text(), "of an assistant's message") for name in REASONING_FIELDS[:2]),
+        accepted("annotations", ListOf(Any_(), MAX_MESSAGES), "of an answer that is sent back"),
+        accepted("refusal", Text(), "of an answer that is sent back"),
+        accepted("parsed", Any_(), "of an answer that is sent back"),
+        accepted("provider_specific_fields", Json(), "of an answer that is sent back"),
+        accepted("token_ids", Any_(), "of an answer that is sent back"),
+        refused("audio"),
+        refused("function_call", "give tool_calls"),
+    ))  # fmt: skip
+
+
+class Message:
+    """A message of a conversation; of a tool's, what is no text is left out."""
+
+    said, given = message(other_content), message(result_content)
+
+    def read(self, place: str, value: Any, reading: Reading) -> Any:
+        """The fields of the message. Raises ApiError for one of another form."""
+        is_given = isinstance(value, dict) and value.get("role") == "tool"
+        return (self.given if is_given else self.said).read(place, value, reading)
+
+    def schema(self) -> dict[str, Any]:
+        """Its JSON Schema."""
+        return self.said.schema()
+
+
+MESSAGE = Message()
+TOOL_NAME = Text(1, 128)
 FUNCTION = Record((
-    Field("name", Text(1, MAX_NAME), "of the function", required=True),
+    Field("name", TOOL_NAME, "of the function", required=True),
     Field("description", Text(), "for the model"),
     Field("parameters", Json(SCHEMA_DEPTH), "a JSON schema of the arguments"),
     Field("strict", Boolean(), "false: arguments that no grammar can hold may be any object"),
 ))  # fmt: skip
 PATTERN = (
-    Field("syntax", Only(("regex",), "write it as a pattern"), "`regex`; lark is refused", required=True),
+    Field(
+        "syntax", Choice(("regex", "lark")), "`regex`; with `lark` the input is any text, which is said", required=True
+    ),
     Field("definition", Text(1), "a pattern that all of the input matches", required=True),
 )
 FREE_TEXT = Tagged({
@@ -248,15 +294,15 @@ FREE_TEXT = Tagged({
     "grammar": tagged("grammar", Field("grammar", Record(PATTERN), "what the input matches", required=True)),
 })  # fmt: skip
 CUSTOM = Record((
-    Field("name", Text(1, MAX_NAME), "of the tool", required=True),
+    Field("name", TOOL_NAME, "of the tool", required=True),
     Field("description", Text(), "for the model"),
     Field("format", FREE_TEXT, "of its input; default any text"),
 ))  # fmt: skip
 TOOL = Tagged({
     "function": tagged("function", Field("function", FUNCTION, "its name and schema", required=True)),
     "custom": tagged("custom", Field("custom", CUSTOM, "a tool whose input is a text", required=True)),
-})  # fmt: skip
-NAMED = Record((Field("name", Text(1, MAX_NAME), "of the tool", required=True),))
+}, other=vendor_tool)  # fmt: skip
+NAMED = Record((Field("name", TOOL_NAME, "of the tool", required=True),))
 ONE_TOOL = {kind: tagged(kind, Field(kind, NAMED, "its name", required=True)) for kind in ("function", "custom")}
 ALLOWED = Record((
     Field("mode", Choice(("auto", "required")), "", required=True),
@@ -269,7 +315,7 @@ TOOL_CHOICE = Either({
         "allowed_tools": tagged("allowed_tools", Field("allowed_tools", ALLOWED, "that may be called", required=True)),
     }),
 })  # fmt: skip
-TOKENS = Integer(1, 1 << 31)
+TOKENS = Limit(1, 1 << 31)
 MAX_BUDGET = 1 << 30
 
 
@@ -287,7 +333,10 @@ THINKING = Tagged({
 CHAT = Record((
     MODEL,
     Field("messages", ListOf(MESSAGE, MAX_MESSAGES, 1), "the conversation", required=True),
-    Field("max_completion_tokens", TOKENS, "tokens to generate at most; more than there is room for is cut to it"),
+    Field(
+        "max_completion_tokens", TOKENS,
+        "tokens to generate at most; more than there is room for is cut to it, and -1 is no limit",
+    ),
     Field("max_tokens", TOKENS, "the same"),
     *SAMPLING,
     Field("n", Integer(1, 128), "choices; at most `--max-n`"),
@@ -295,23 +344,26 @@ CHAT = Record((
     Field("top_logprobs", Integer(0, 1024), "with so many of the likeliest; at most `--max-logprobs`"),
     Field("prompt_logprobs", Integer(0, 1024), "of the prompt's tokens", to="prompt_logprobs"),
     *CONSTRAINTS,
-    Field("tools", ListOf(TOOL, MAX_TOOLS), "functions and custom tools that the model may call"),
+    Field("tools", ListOf(TOOL, MAX_TOOLS), "functions and custom tools that the model may call; others are left out"),
     Field("tool_choice", TOOL_CHOICE, "`none`, `auto`, `required`, a tool, or `allowed_tools`"),
     Field("parallel_tool_calls", Boolean(), "false: the first call alone"),
     *STREAM,
-    engine("reasoning_effort", Text(1, MAX_NAME), "for templates that know it"),
+    wish(engine("reasoning_effort", Text(1, MAX_NAME), "for templates that know it")),
     engine("chat_template_kwargs", Json(), "variables of the chat template", "template_kwargs"),
     Field("chat_template", Text(), "a template of the request's own; needs `--trust-request-templates`"),
     engine("add_generation_prompt", Boolean(), "end the prompt with what opens the answer"),
     engine("continue_final_message", Boolean(), "go on with the last message"),
     Field("include_reasoning", Boolean(), "false leaves reasoning out of the answer"),
-    Field("thinking", THINKING, "`enabled`, `adaptive` or `disabled`: whether the model thinks before its answer"),
-    engine("reasoning_budget", Integer(0, MAX_BUDGET), "tokens of reasoning at most; then it is ended"),
+    wish(Field("thinking", THINKING, "`enabled`, `adaptive` or `disabled`: whether the model thinks first")),
+    wish(engine("reasoning_budget", Integer(0, MAX_BUDGET), "tokens of reasoning at most; then it is ended")),
     *SERVING,
-    Field("verbosity", Only(("medium",)), "as the model likes", "accept"),
+    wished("verbosity", Only(("medium",)), "the model says as much as it likes"),
     Field("modalities", Only((["text"],)), "text alone", "accept"),
     refused("audio"),
-    refused("web_search_options", "nothing is ever fetched"),
+    wished("web_search_options", Any_(), "nothing is ever fetched"),
+    wished("models", Any_(), "the one that `model` names answers"),
+    wished("reasoning_format", Only(("auto", "deepseek")), "reasoning has a field of its own"),
+    wished("parse_tool_calls", Only((True,)), "calls of tools are always read"),
     refused("functions", "give tools"),
     refused("function_call", "give tool_choice"),
     refused("documents", "give chat_template_kwargs"),
@@ -323,7 +375,7 @@ PROMPT = Either({"string": Text(), "array": ListOf(
 COMPLETIONS = Record((
     MODEL,
     Field("prompt", PROMPT, "a text, token ids, or a list of these", required=True),
-    Field("max_tokens", Integer(0, 1 << 31), "tokens to generate at most; default 16; 0 scores the prompt"),
+    Field("max_tokens", Limit(0, 1 << 31), "tokens to generate at most; default 16; 0 scores the prompt; -1: no limit"),
     *SAMPLING,
     Field("n", Integer(1, 128), "choices for each prompt; at most `--max-n`, and 128 together"),
     Field("best_of", Integer(1, 128), "the n best of so many, by the mean log-probability; not with `stream`"),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from oxillama.server.content import other_content, result_content, vendor_tool
+from oxillama.server.errors import ApiError
 from oxillama.server.fields import (
     MAX_MESSAGES,
     MAX_NAME,
@@ -10,11 +14,15 @@ from oxillama.server.fields import (
     MODEL,
     SCHEMA_DEPTH,
     THINKING,
+    TOOL_NAME,
     accepted,
     refused,
+    wish,
+    wished,
 )  # fmt: skip
 from oxillama.server.fields import TOKENS as MOST
 from oxillama.server.kinds import (
+    LEFT_OUT,
     Any_,
     Boolean,
     Choice,
@@ -23,13 +31,13 @@ from oxillama.server.kinds import (
     Integer,
     Json,
     ListOf,
-    MapOf,
     Number,
     Only,
     Record,
     Tagged,
     Text,
 )  # fmt: skip
+from oxillama.server.reading import Reading
 
 __all__ = ["COUNT_TOKENS", "MESSAGES"]
 
@@ -44,39 +52,42 @@ def block(kind: str, *fields: Field) -> Record:
 TEXT = block(
     "text", Field("text", Text(), "of the block", required=True), accepted("citations", Any_(), "of an earlier answer")
 )
-TEXTS = ListOf(Tagged({"text": TEXT}), MAX_MESSAGES)
+TEXTS = ListOf(Tagged({"text": TEXT}, other=other_content), MAX_MESSAGES)
+GIVEN = ListOf(Tagged({"text": TEXT}, other=result_content), MAX_MESSAGES)
 BLOCK = Tagged({
     "text": TEXT,
     "tool_use": block(
-        "tool_use", Field("id", Text(0, 256), "of the call", required=True),
-        Field("name", Text(1, 256), "of the tool", required=True), Field("input", Json(), "arguments", required=True),
+        "tool_use", Field("id", Text(), "of the call", required=True),
+        Field("name", Text(), "of the tool", required=True),
+        Field("input", Json(SCHEMA_DEPTH), "arguments", required=True),
         accepted("caller", Any_(), "of an earlier answer"),
     ),
     "tool_result": block(
-        "tool_result", Field("tool_use_id", Text(0, 256), "of the call", required=True),
-        Field("content", Either({"string": Text(), "array": TEXTS}), "what the tool gave"),
+        "tool_result", Field("tool_use_id", Text(), "of the call", required=True),
+        Field("content", Either({"string": Text(), "array": GIVEN}), "what the tool gave"),
         Field("is_error", Boolean(), "whether that is an error"),
     ),
     "thinking": block(
         "thinking", Field("thinking", Text(), "of an earlier answer", required=True),
         accepted("signature", Text(), "of an earlier answer"),
     ),
-})  # fmt: skip
+}, other=other_content)  # fmt: skip
 CONTENT = Either({"string": Text(), "array": ListOf(BLOCK, MAX_MESSAGES)})
 MESSAGE = Record((
-    Field("role", Choice(("user", "assistant")), "of the message", required=True),
+    Field("role", Choice(("user", "assistant", "system")), "of the message", required=True),
     Field("content", CONTENT, "text, or blocks", required=True),
 ))  # fmt: skip
-TOOL = Record((
-    accepted("type", Choice(("custom",)), "there are no tools of the server"),
-    Field("name", Text(1, MAX_NAME), "of the tool", required=True),
+CUSTOM = block(
+    "custom", Field("name", TOOL_NAME, "of the tool", required=True),
     Field("description", Text(), "for the model"),
     Field("input_schema", Json(SCHEMA_DEPTH), "a JSON schema of its input", required=True),
     Field("strict", Boolean(), "false: input that no grammar can hold may be any object"),
     accepted("input_examples", Any_(), "for the reader"),
     accepted("eager_input_streaming", Boolean(), "input comes as it is written"),
-    CACHE,
-))  # fmt: skip
+    wished("defer_loading", Only((False,)), "every tool is shown"),
+    wished("allowed_callers", Only((["direct"],)), "only the model calls"),
+)  # fmt: skip
+TOOL = Tagged({"custom": CUSTOM}, "custom", vendor_tool)
 PARALLEL = Field("disable_parallel_tool_use", Boolean(), "the first call alone")
 
 
@@ -87,28 +98,44 @@ def choice(kind: str, *fields: Field) -> Record:
 CHOICE = Tagged({
     "auto": choice("auto", PARALLEL),
     "any": choice("any", PARALLEL),
-    "tool": choice("tool", Field("name", Text(1, MAX_NAME), "of the tool", required=True), PARALLEL),
+    "tool": choice("tool", Field("name", TOOL_NAME, "of the tool", required=True), PARALLEL),
     "none": choice("none"),
 })  # fmt: skip
 FORMAT = Tagged({"json_schema": choice(
     "json_schema", Field("schema", Json(SCHEMA_DEPTH), "what the text must follow", required=True),
 )})  # fmt: skip
-# Of what a client may want done to an earlier conversation, only keeping all of it needs nothing.
-EDIT = Tagged({"clear_thinking_20251015": choice(
-    "clear_thinking_20251015", Field("keep", Only(("all",), "nothing is cleared"), "all of it", required=True),
-)})  # fmt: skip
+
+
+def edit(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+    """LEFT_OUT: nothing is cleared of an earlier conversation."""
+    if value.get("keep") != "all":
+        reading.leave_out(f"{place}.type={kind:.64}", "nothing is cleared", "context_management.edits.type")
+    return LEFT_OUT
+
+
+def thread(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+    """LEFT_OUT: no conversation is kept. Raises ApiError for a later part of one: clients then send it whole."""
+    if kind == "continue":
+        lost = ApiError(404, "thread_not_found", f"{place}: nothing is kept: send the whole conversation", place)
+        lost.details = {"error_code": "thread_not_found"}
+        raise lost
+    return LEFT_OUT
+
+
+THREAD = Tagged({"create": choice("create")}, other=thread)
+EDITS = Record((Field("edits", ListOf(Tagged({}, other=edit), MAX_MESSAGES), "of the conversation"),))
 _INPUT = (
     MODEL,
     Field("messages", ListOf(MESSAGE, MAX_MESSAGES, 1), "the conversation", required=True),
     Field("system", Either({"string": Text(), "array": TEXTS}), "a system message"),
-    Field("tools", ListOf(TOOL, MAX_TOOLS), "tools that the model may call"),
+    Field("tools", ListOf(TOOL, MAX_TOOLS), "tools that the model may call; those of other types are left out"),
     Field("tool_choice", CHOICE, "`auto`, `any`, `tool` or `none`"),
-    Field("thinking", THINKING, "`enabled`, `adaptive` or `disabled`; absent: as the model's template has it"),
+    Field("thinking", THINKING, "`enabled`, `adaptive` or `disabled`; absent: as the model's template has it", "wish"),
     Field(
         "output_config",
         Record(
             (
-                Field("effort", Text(1, MAX_NAME), "how much the model thinks, for templates that know it"),
+                wish(Field("effort", Text(1, MAX_NAME), "how much the model thinks, for templates that know it")),
                 Field("format", FORMAT, "a JSON schema that the text follows"),
             )
         ),
@@ -126,16 +153,16 @@ MESSAGES = Record((
     Field("temperature", Number(0, 1, lenient_most=1e6), "0 takes the likeliest token; default 1"),
     Field("top_p", Number(0, 1), "the fewest likeliest tokens with this probability together"),
     Field("top_k", Integer(0, 1 << 30), "the k likeliest tokens; 0 keeps all"),
-    accepted("metadata", MapOf(Text(0, 512), 16, lambda place, key: key), "for the caller"),
-    accepted("service_tier", Choice(("auto", "standard_only")), "there is one"),
-    refused("container", "nothing is run"),
-    refused("thread", "nothing is kept: send the whole conversation, by tool_runner(..., thread=False)"),
-    refused("mcp_servers", "nothing is ever fetched"),
-    accepted("context_management", Record((Field("edits", ListOf(EDIT, 8), "none that clears anything"),)),
-             "nothing is cleared"),
+    accepted("metadata", Json(), "for the caller"),
+    wished("service_tier", Only(("auto", "standard_only")), "there is one"),
+    wished("container", Any_(), "nothing is run"),
+    wished("thread", THREAD, "nothing is kept: one that continues is a 404"),
+    refused("compaction", "nothing is kept: ask for a summary in a message"),
+    wished("mcp_servers", Only(([],)), "nothing is ever fetched"),
+    Field("context_management", EDITS, "nothing is cleared", "wish"),
     accepted("inference_geo", Text(0, MAX_NAME), "the model runs here"),
     accepted("user_profile_id", Text(0, 512), "for the caller"),
     accepted("workspace_id", Text(0, 512), "for the caller"),
-    Field("speed", Only(("standard",)), "there is one", "accept"),
-    refused("diagnostics", "not supported"),
+    wished("speed", Only(("standard",)), "there is one"),
+    wished("diagnostics", Any_(), "there are none"),
 ))  # fmt: skip

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from oxillama.server.content import other_content, result_content, vendor_tool
 from oxillama.server.fields import (
     CHAT,
     MAX_MESSAGES,
@@ -13,10 +16,14 @@ from oxillama.server.fields import (
     SCHEMA_DEPTH,
     SERVING,
     TOKENS,
+    TOOL_NAME,
     accepted,
     refused,
+    wish,
+    wished,
 )  # fmt: skip
 from oxillama.server.kinds import (
+    LEFT_OUT,
     Any_,
     Boolean,
     Choice,
@@ -28,10 +35,12 @@ from oxillama.server.kinds import (
     ListOf,
     MapOf,
     Only,
+    Placed,
     Record,
     Tagged,
     Text,
 )  # fmt: skip
+from oxillama.server.reading import Reading
 
 __all__ = ["INPUT_TOKENS", "RESPONSES"]
 
@@ -50,10 +59,21 @@ def text_form(kind: str) -> Record:
 
 
 STATUS = accepted("status", Text(0, MAX_NAME), "of an earlier answer")
-PART = Tagged({kind: text_form(kind) for kind in ("input_text", "output_text", "text")})
+TEXTS = {kind: text_form(kind) for kind in ("input_text", "output_text", "text")}
+PART = Tagged(TEXTS, other=other_content)
 CONTENT = Either({"string": Text(), "array": ListOf(PART, MAX_MESSAGES)})
+GIVEN = Either({"string": Text(), "array": ListOf(Tagged(TEXTS, other=result_content), MAX_MESSAGES)})
 ROLES = ("system", "developer", "user", "assistant")
-REASONING = ListOf(Tagged({kind: text_form(kind) for kind in ("reasoning_text", "summary_text")}), MAX_MESSAGES)
+THOUGHT = Tagged({kind: text_form(kind) for kind in ("reasoning_text", "summary_text", "text")}, other=other_content)
+REASONING = ListOf(THOUGHT, MAX_MESSAGES)
+
+
+def other_item(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+    """The text of an item of another kind as a message of the assistant; LEFT_OUT for one without any."""
+    found = other_content(place, kind, value, reading)
+    return found if found is LEFT_OUT else {"type": "message", "role": "assistant", "content": [found]}
+
+
 ITEM = Tagged({
     "message": form(
         "message", Field("role", Choice(ROLES), "of the message", required=True),
@@ -61,42 +81,65 @@ ITEM = Tagged({
         accepted("phase", Text(0, MAX_NAME), "of an earlier answer"),
     ),
     "function_call": form(
-        "function_call", Field("call_id", Text(0, 256), "of the call", required=True),
-        Field("name", Text(1, 256), "of the function", required=True),
+        "function_call", Field("call_id", Text(), "of the call", required=True),
+        Field("name", Text(), "of the function", required=True),
+        Field("namespace", Text(0, 256), "that the function is of"),
         Field("arguments", Text(), "as JSON", required=True), STATUS,
     ),
     "function_call_output": form(
-        "function_call_output", Field("call_id", Text(0, 256), "of the call", required=True),
-        Field("output", CONTENT, "what the function gave", required=True), STATUS,
+        "function_call_output", Field("call_id", Text(), "of the call", required=True),
+        Field("output", GIVEN, "what the function gave", required=True), STATUS,
     ),
     "custom_tool_call": form(
-        "custom_tool_call", Field("call_id", Text(0, 256), "of the call", required=True),
-        Field("name", Text(1, 256), "of the tool", required=True),
+        "custom_tool_call", Field("call_id", Text(), "of the call", required=True),
+        Field("name", Text(), "of the tool", required=True),
+        Field("namespace", Text(0, 256), "that the tool is of"),
         Field("input", Text(), "its text", required=True), STATUS,
     ),
     "custom_tool_call_output": form(
-        "custom_tool_call_output", Field("call_id", Text(0, 256), "of the call", required=True),
-        Field("output", CONTENT, "what the tool gave", required=True), STATUS,
+        "custom_tool_call_output", Field("call_id", Text(), "of the call", required=True),
+        Field("output", GIVEN, "what the tool gave", required=True), STATUS,
     ),
     "reasoning": form(
         "reasoning", Field("content", REASONING, "before an answer"), accepted("summary", REASONING, "of it"),
-        accepted("encrypted_content", Text(), "of an earlier answer"), STATUS,
+        Field("encrypted_content", Text(), "the same, where `content` is missing"), STATUS,
     ),
-}, "message")  # fmt: skip
-TOOL = Tagged({
+}, "message", other_item)  # fmt: skip
+FUNCTIONS = {
     "function": form(
-        "function", Field("name", Text(1, MAX_NAME), "of the function", required=True),
+        "function", Field("name", TOOL_NAME, "of the function", required=True),
         Field("description", Text(), "for the model"), Field("parameters", Json(SCHEMA_DEPTH), "a JSON schema"),
         Field("strict", Boolean(), "false: arguments that no grammar can hold may be any object"),
     ),
     "custom": form(
-        "custom", Field("name", Text(1, MAX_NAME), "of the tool", required=True),
+        "custom", Field("name", TOOL_NAME, "of the tool", required=True),
         Field("description", Text(), "for the model"),
         Field("format", Tagged({"text": form("text"), "grammar": form("grammar", *PATTERN)}), "of its input"),
     ),
-})  # fmt: skip
+}  # fmt: skip
+NAMESPACE = form(
+    "namespace", Field("name", TOOL_NAME, "of the namespace", required=True),
+    wished("description", Only(("",)), "functions have descriptions of their own"),
+    Field("tools", ListOf(Tagged(FUNCTIONS, other=vendor_tool), MAX_TOOLS), "its functions"),
+)  # fmt: skip
+
+
+def other_tool(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+    """The functions of a namespace, each with its name; LEFT_OUT for other tools, and for a namespace of none."""
+    if kind != "namespace":
+        return vendor_tool(place, kind, value, reading)
+    found = NAMESPACE.read(place, value, reading)
+    tools = Placed.of(f"{place}.tools", found.get("tools", []))
+    if not tools:
+        return vendor_tool(place, kind, value, reading)
+    return Placed((own, {**tool, "namespace": found["name"]}) for own, tool in zip(tools.places, tools, strict=True))
+
+
+TOOL = Tagged(FUNCTIONS, other=other_tool)
+SPACE = Field("namespace", Text(0, 256), "that the tool is of")
 NAMED = {
-    kind: form(kind, Field("name", Text(1, MAX_NAME), "of the tool", required=True)) for kind in ("function", "custom")
+    kind: form(kind, Field("name", Text(1, 256), "of the tool", required=True), SPACE)
+    for kind in ("function", "custom")
 }
 CHOICE: Kind = Either({
     "string": Choice(("none", "auto", "required")),
@@ -124,39 +167,58 @@ _INPUT = (
     MODEL,
     Field("input", INPUT, "a text, or items", required=True),
     Field("instructions", Text(), "a system message before it"),
-    Field("tools", ListOf(TOOL, MAX_TOOLS), "functions and custom tools; there are no built-in ones"),
+    Field("tools", ListOf(TOOL, MAX_TOOLS), "functions, custom tools and namespaces of them; others are left out"),
     Field("tool_choice", CHOICE, "`none`, `auto`, `required`, a tool, or `allowed_tools`"),
     Field("parallel_tool_calls", Boolean(), "false: the first call alone"),
     Field("text", Record((
         Field("format", FORMAT, "`text`, `json_object` or `json_schema`"),
-        accepted("verbosity", Choice(("low", "medium", "high")), "as the model likes"),
+        wished("verbosity", Only(("medium",)), "the model says as much as it likes"),
     )), "the form of the text"),
     Field("reasoning", Record((
-        Field("effort", _CHAT["reasoning_effort"].kind, "for templates that know it"),
-        accepted("summary", Text(0, MAX_NAME), "there is none"),
-    )), "how much the model thinks"),
+        wish(Field("effort", _CHAT["reasoning_effort"].kind, "for templates that know it")),
+        wished("summary", Only(("none",)), "reasoning is given whole"),
+        wished("generate_summary", Only(("none",)), "reasoning is given whole"),
+    )), "how much the model thinks", "wish"),
     _CHAT["chat_template_kwargs"],
     _CHAT["chat_template"],
     _CHAT["thinking"],
     _CHAT["reasoning_budget"],
-    Field("truncation", Only(("disabled",), "shorten the input"), "nothing is cut from the input", "accept"),
+    wished("truncation", Only(("disabled",)), "nothing is cut from the input"),
     *(refused(name, "nothing is kept: send the whole conversation as input")
       for name in ("previous_response_id", "conversation")),
 )  # fmt: skip
 INPUT_TOKENS = Record(_INPUT)
-INCLUDED = ListOf(Choice(("message.output_text.logprobs",)), 8)
+LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
+
+
+class Included:
+    """Parts of the answer by name; those that there are none of are left out."""
+
+    def read(self, place: str, value: Any, reading: Reading) -> Any:
+        if value in (LOGPROBS, ENCRYPTED):
+            return value
+        name = Text(1, 256).read(place, value, reading)
+        reading.leave_out(f"{place}={name:.64}", "there is no such part", "include")
+        return LEFT_OUT
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": [LOGPROBS, ENCRYPTED]}
+
+
+INCLUDED = ListOf(Included(), 64)
 RESPONSES = Record((
     *_INPUT,
     Field("max_output_tokens", TOKENS, "tokens to generate at most"),
     *SAMPLING,
     Field("top_logprobs", Integer(0, 1024), "with `include`: so many of the likeliest"),
-    Field("include", INCLUDED, "`message.output_text.logprobs`"),
+    Field("include", INCLUDED, "log-probabilities of the text; reasoning as a text to be sent back"),
     Field("stream", Boolean(), "server-sent events"),
     accepted("stream_options", Record((accepted("include_obfuscation", Boolean(), "none"),)), "there are none"),
     Field("metadata", MapOf(Text(0, 512), 16, lambda place, key: key), "comes back with the answer"),
     *(field for field in SERVING if field.name not in _OWN),
     refused("background", "answers are streamed or waited for", False),
     refused("prompt", "give input and instructions"),
-    refused("context_management"),
-    refused("max_tool_calls", "there are no built-in tools"),
+    wished("context_management", Any_(), "nothing is cleared"),
+    accepted("max_tool_calls", Integer(0, 1 << 31), "there are no built-in tools"),
+    accepted("client_metadata", Json(), "for the caller"),
 ))  # fmt: skip

@@ -16,9 +16,10 @@ from oxillama.server.exchange import Exchange, dumped
 from oxillama.server.failures import failure
 from oxillama.server.kinds import Record
 from oxillama.server.models import Chosen
-from oxillama.server.sse import HEADERS, Event, EventWriter, encoded
+from oxillama.server.prompting import warn
+from oxillama.server.sse import Event, EventFormat, EventWriter
 
-__all__ = ["Dialect", "answered", "choices_of"]
+__all__ = ["Dialect", "answered", "choices_of", "respond", "running"]
 
 
 class Dialect(Protocol):
@@ -29,6 +30,10 @@ class Dialect(Protocol):
 
     choices: list[Choice]
     tail: bytes
+
+    @property
+    def stream_format(self) -> EventFormat:
+        """How the events of a stream are written."""
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
@@ -58,21 +63,24 @@ async def answered(
     """Answers a request: `record` checks its fields, `read` says what they ask for, `dialect` tells what it gives."""
     values = await exchange.fields(record)
     chosen = await exchange.service.models.use(values.get("model"))
-    async with running(exchange, chosen, lambda: read(values, exchange, chosen)) as run:
+    async with running(exchange, chosen, lambda: prepare(read(values, exchange, chosen))) as run:
         await respond(exchange, run, dialect(run, values))
 
 
 @contextlib.asynccontextmanager
-async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -> AsyncIterator[Run]:
-    """A run of what `make` asks for, when it is its turn; nothing of it stays behind. Raises what keeps it out."""
+async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Run]) -> AsyncIterator[Run]:
+    """The run that `make` prepares, when it is its turn; nothing of it stays behind. Raises what keeps it out."""
     service, tally = exchange.service, exchange.tally
     with chosen.in_use():
         async with service.gate.enter(exchange.key) as place:
             tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
             run = None
             try:
-                made = await exchange.elsewhere(lambda: prepare(make()))
+                made = await exchange.elsewhere(make)
+                for name, _ in made.requests[0].free_tools:
+                    warn(exchange, f"the arguments of {name:.64} are held to no schema")
                 place.expect(expected(made))
+                note_cut(exchange, made)
                 run, exchange.place = made, place
                 tally.max_tokens = run.ask.options.get("max_tokens")
                 run.begin()
@@ -85,11 +93,19 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Ask]) -
 
 def expected(run: Run) -> int:
     """Tokens that a run takes at most: of its prompts, and of all that it may generate."""
-    room = run.ask.chosen.model.ready.engine.context_size
+    room = run.room
     given = run.ask.options.get("max_tokens")
     n_each = len(run.requests) // len(run.prompts)
     most = room if given is None else given
     return sum(len(ids) + n_each * min(most, max(room - len(ids), 0)) for ids in run.prompts)
+
+
+def note_cut(exchange: Exchange, run: Run) -> None:
+    """Says that more tokens are asked for than there is room for, which bounds them."""
+    given, names = run.ask.options.get("max_tokens"), run.ask.names
+    room = run.room - min(map(len, run.prompts))
+    if given is not None and given > room:
+        exchange.reading.say("max_completion_tokens" if "max_completion_tokens" in names else "max_tokens")
 
 
 def count(exchange: Exchange, run: Run) -> None:
@@ -126,10 +142,11 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
             await exchange.answer(body, "application/json")
         return
     config = exchange.service.config
-    await exchange.start(200, HEADERS)
+    written = dialect.stream_format
+    await exchange.start(200, written.headers)
     writer = EventWriter(
         exchange.send, stall=config.stall_timeout, most=config.max_backlog, ping=config.sse_ping,
-        behind=lambda: run.behind, abort=exchange.abort,
+        behind=lambda: run.behind, abort=exchange.abort, alive=written.alive,
     )  # fmt: skip
     try:
         async with writer:
@@ -141,7 +158,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
         if task is not None:
             task.uncancel()
         exchange.tally.finish_reason = exchange.tally.failed = "draining"
-        await writer.write(encoded(dialect.failed(ApiError(503, "draining", "the server ends"))))
+        await writer.write(written.encoded(dialect.failed(ApiError(503, "draining", "the server ends"))))
     except ClientGone:
         exchange.gone = True
         raise
@@ -151,6 +168,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
 
 async def stream(exchange: Exchange, run: Run, dialect: Dialect, writer: EventWriter) -> None:
     """Writes the body of a stream: all events of one step of the model together."""
+    encoded = dialect.stream_format.encoded
     await writer.write(encoded(dialect.begin()))
     while True:
         try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from oxillama._util.checks import nearest
+from oxillama._util.checks import misspelt, nearest
 from oxillama.server.errors import ApiError, bad_value
+from oxillama.server.reading import Reading
 
 __all__ = [
+    "LEFT_OUT",
     "Any_",
     "Boolean",
     "Choice",
@@ -18,10 +20,13 @@ __all__ = [
     "Integer",
     "Json",
     "Kind",
+    "Limit",
     "ListOf",
     "MapOf",
     "Number",
     "Only",
+    "Other",
+    "Placed",
     "Reading",
     "Record",
     "Tagged",
@@ -30,14 +35,8 @@ __all__ = [
 
 MAX_TEXT = 1 << 26
 JSON_DEPTH = 64
-
-
-@dataclass
-class Reading:
-    """How one request is read. lenient: unknown fields are left out, and named in `ignored`."""
-
-    lenient: bool = False
-    ignored: list[str] = field(default_factory=list)
+MAX_COMPARED = 32  # unknown names of one request that are compared with the known ones
+LEFT_OUT = object()  # in place of the value of an entry that a list leaves out
 
 
 class Kind(Protocol):
@@ -94,6 +93,23 @@ class Integer:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """An integer, or -1 for no limit."""
+
+    least: int
+    most: int
+
+    def read(self, place: str, value: Any, reading: Reading) -> int:
+        fits = isinstance(value, int) and (self.least <= value <= self.most or value == -1)
+        if not fits or isinstance(value, bool):
+            raise wrong(place, f"an integer from {self.least} to {self.most}, or -1 for no limit", value)
+        return int(value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "integer", "minimum": -1, "maximum": self.most}
+
+
+@dataclass(frozen=True)
 class Number:
     """A finite number; `lenient_most` is the highest for lenient readers."""
 
@@ -136,7 +152,7 @@ class Choice:
 
     def read(self, place: str, value: Any, reading: Reading) -> str:
         if not isinstance(value, str) or value not in self.values:
-            raise wrong(place, "one of " + ", ".join(self.values), value)
+            raise wrong(place, "one of " + ", ".join(filter(None, self.values)), value)
         return value
 
     def schema(self) -> dict[str, Any]:
@@ -145,13 +161,17 @@ class Choice:
 
 @dataclass(frozen=True)
 class Only:
-    """The values of a field that is refused, or has no effect, with which it asks for nothing else."""
+    """The values of a field that is refused, left out, or has no effect, with which it asks for nothing else."""
 
     values: tuple[Any, ...]
     remedy: str = ""
 
+    def has(self, value: Any) -> bool:
+        """Whether a value asks for nothing else."""
+        return any(type(value) is type(one) and value == one for one in self.values)
+
     def read(self, place: str, value: Any, reading: Reading) -> Any:
-        if not any(type(value) is type(one) and value == one for one in self.values):
+        if not self.has(value):
             why = f"{place} is not supported" + (f": {self.remedy}" if self.remedy else "")
             if self.values:
                 why = f"{place} must be {' or '.join(map(_said, self.values))}, not {_said(value)}"
@@ -208,8 +228,26 @@ def check_depth(place: str, value: Any, most: int) -> None:
     raise bad_value(place, f"{place} must nest at most {most} deep")
 
 
+class Placed(list[Any]):
+    """Entries of a list of which some were left out or stood in another entry. places: of each in the request."""
+
+    def __init__(self, found: Iterable[tuple[str, Any]] = ()) -> None:
+        pairs = list(found)
+        super().__init__(value for _, value in pairs)
+        self.places = [place for place, _ in pairs]
+
+    @classmethod
+    def of(cls, place: str, entries: list[Any]) -> Placed:
+        """The entries of a list at a place, which may have places of their own."""
+        if isinstance(entries, Placed):
+            return entries
+        return cls((f"{place}[{i}]", one) for i, one in enumerate(entries))
+
+
 @dataclass(frozen=True)
 class ListOf:
+    """A list of values of one kind, without those that are left out."""
+
     kind: Kind
     most: int
     least: int = 0
@@ -221,7 +259,12 @@ class ListOf:
             raise bad_value(place, f"{place} must have {self.least} to {self.most} entries, not {len(value)}")
         if self._are_fitting_integers(value):
             return value
-        return [self.kind.read(f"{place}[{i}]", one, reading) for i, one in enumerate(value)]
+        found = [self.kind.read(f"{place}[{i}]", one, reading) for i, one in enumerate(value)]
+        if any(one is LEFT_OUT or isinstance(one, Placed) for one in found):
+            found = Placed(pair for i, one in enumerate(found) for pair in _entries(f"{place}[{i}]", one))
+            if len(found) > self.most:
+                raise bad_value(place, f"{place} must have at most {self.most} entries, not {len(found)}")
+        return found
 
     def _are_fitting_integers(self, value: list[Any]) -> bool:
         """Whether a list is as it should be that has nothing but integers, such as thousands of token ids."""
@@ -235,6 +278,13 @@ class ListOf:
 
     def schema(self) -> dict[str, Any]:
         return {"type": "array", "items": self.kind.schema(), "minItems": self.least, "maxItems": self.most}
+
+
+def _entries(place: str, value: Any) -> Iterable[tuple[str, Any]]:
+    """What an entry that was read gives to its list, with the place of each."""
+    if isinstance(value, Placed):
+        return zip(value.places, value, strict=True)
+    return [] if value is LEFT_OUT else [(place, value)]
 
 
 @dataclass(frozen=True)
@@ -290,8 +340,9 @@ def _type_of(value: Any) -> str:
 class Field:
     """A field of a request.
 
-    rule: "honour"; "accept": it has no effect, by nature; "refuse": only values that ask for nothing are taken. needs:
-    the engine's keyword without which it is refused. to: the keyword of the engine that it is, if it is one.
+    rule: "honour"; "wish": it is done as far as the model goes, and left out where it doesn't; "leave": it is left out
+    but for values that ask for nothing; "accept": it has no effect, by nature; "refuse": only values that ask for
+    nothing are taken. to: the keyword of the engine that it is, if it is one.
     """
 
     name: str
@@ -313,7 +364,7 @@ class Record:
         self._known.update({f.name: f for f in self.fields})
 
     def read(self, place: str, value: Any, reading: Reading) -> dict[str, Any]:
-        """The fields that are honoured, by name."""
+        """The fields that are honoured, by name, with wishes that the model may follow."""
         if not isinstance(value, dict):
             raise wrong(place or "the body", "an object", value)
         prefix = f"{place}." if place else ""
@@ -322,23 +373,33 @@ class Record:
             known = self._known.get(name)
             if known is None:
                 self._unknown(prefix, name, reading)
-            elif given is not None:
+            elif given is None:
+                continue
+            elif known.rule == "leave" and isinstance(known.kind, Only):
+                if not known.kind.has(given):
+                    reading.leave_out(prefix + name, known.text)
+            else:
                 read = known.kind.read(prefix + name, given, reading)
-                if known.rule == "honour":
+                if known.rule in ("honour", "wish"):
                     found[name] = read
+                elif known.rule == "leave":
+                    reading.leave_out(prefix + name, known.text)
         for one in self.fields:
             if one.required and one.name not in found:
                 raise bad_value(prefix + one.name, f"{prefix}{one.name} is missing: {one.text}", "missing_parameter")
         return found
 
     def _unknown(self, prefix: str, name: str, reading: Reading) -> None:
+        """Leaves an unknown field out, unless its name is that of a known one misspelt."""
         place = f"{prefix}{name:.64}"
-        if reading.lenient:
-            reading.ignored.append(place)
-            return
-        near = nearest(name, self._known) if len(name) <= 64 else None
-        remedy = f"; did you mean {near!r}?" if near else ""
-        raise bad_value(place, f"{place!r} is not a known parameter{remedy}", "unknown_parameter")
+        reading.n_unknown += 1
+        near = None
+        if len(name) <= 64 and reading.n_unknown <= MAX_COMPARED:
+            near = nearest(name, self._known) if reading.strict else misspelt(name, self._known)
+        if reading.strict or (near is not None and not reading.lenient):
+            remedy = f"; did you mean {near!r}?" if near else ""
+            raise bad_value(place, f"{place!r} is not a known parameter{remedy}", "unknown_parameter")
+        reading.leave_out(place, label="unknown")
 
     def schema(self) -> dict[str, Any]:
         required: Sequence[str] = [f.name for f in self.fields if f.required]
@@ -350,14 +411,22 @@ class Record:
         return made | ({"required": list(required)} if required else {})
 
 
+# Reads an object of another type than is known: (place, type, object, reading).
+Other = Callable[[str, str, dict[str, Any], Reading], Any]
+
+
 @dataclass(frozen=True)
 class Tagged:
-    """An object of one of several forms, which its `type` names; without one, `default`."""
+    """An object of one of several forms, which its `type` names; without one, `default`.
+
+    other: reads objects of other types; without it they are refused.
+    """
 
     forms: Mapping[str, Record]
     default: str = ""
+    other: Other | None = None
 
-    def read(self, place: str, value: Any, reading: Reading) -> dict[str, Any]:
+    def read(self, place: str, value: Any, reading: Reading) -> Any:
         if not isinstance(value, dict):
             raise wrong(place, "an object", value)
         name = value.get("type")
@@ -367,6 +436,8 @@ class Tagged:
             text = f"{place}.type is missing: it must be one of {', '.join(self.forms)}"
             raise bad_value(f"{place}.type", text, "missing_parameter")
         form = self.forms.get(name) if isinstance(name, str) else None
+        if form is None and isinstance(name, str) and self.other is not None:
+            return self.other(place, name, value, reading)
         if form is None:
             text = f"{place}.type must be one of {', '.join(self.forms)}, not {shown(name)}"
             raise bad_value(

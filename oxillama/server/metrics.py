@@ -25,6 +25,7 @@ class ServerMetrics:
         self._requests: Counter[Labels] = Counter()
         self._refused: Counter[Labels] = Counter()
         self._tokens: Counter[Labels] = Counter()
+        self._left_out: Counter[Labels] = Counter()
         self._durations: dict[str, Histogram] = {}
         self.in_flight = self.disconnects = self._n_observed = 0
 
@@ -44,6 +45,10 @@ class ServerMetrics:
         """A request was refused."""
         self._refused[(("code", code),)] += 1
 
+    def left_out(self, kind: str) -> None:
+        """A request was answered without a part that it asked for."""
+        self._left_out[(("kind", kind),)] += 1
+
     def used(self, key: str, kind: str, n_tokens: int) -> None:
         """A key used tokens."""
         self._tokens[(("key", key), ("kind", kind))] += n_tokens
@@ -55,6 +60,7 @@ class ServerMetrics:
         for name, text, counts in (
             ("oxillama_http_requests_total", "Requests that ended.", self._requests),
             ("oxillama_requests_refused_total", "Requests that were refused, by code.", self._refused),
+            ("oxillama_left_out_total", "Parts of requests that were left out, by kind.", self._left_out),
             ("oxillama_key_tokens_total", "Tokens by key.", self._tokens),
             ("oxillama_http_disconnects_total", "Clients that left early.", gone),
         ):

@@ -10,13 +10,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from oxillama._util.checks import nearest
-from oxillama.chat.format import ChatFormat
+from oxillama._util.text_files import read_text
 from oxillama.chat.template import ChatTemplate
+from oxillama.chat.tool_display import answer_format
 from oxillama.config import SamplerConfig, field_names
+from oxillama.core.chat import template_for
 from oxillama.core.prompts import make_chain
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.engine import Engine
@@ -27,9 +28,10 @@ from oxillama.sampling import SamplerChain
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
 from oxillama.server.memory import is_short_of
+from oxillama.server.model_facts import Facts
 from oxillama.speculative.draft_model import DraftModel, check_same_vocabulary
 
-__all__ = ["PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
+__all__ = ["OLLAMA", "PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
 
 log = logging.getLogger("oxillama")
 
@@ -40,6 +42,8 @@ Loader = Callable[[], Engine]
 
 # The defaults of OpenAI's API, and of vLLM: nothing is cut off.
 PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0)
+# Those of Ollama's API.
+OLLAMA = SamplerConfig(temperature=0.8, top_k=40, top_p=0.9, repetition_penalty=1.0, repetition_penalty_window=64)
 
 
 @dataclass
@@ -47,14 +51,17 @@ class ServedModel:
     """A model under its name.
 
     load: what gives its engine; None for one that was loaded before. state: "idle" before it is needed. created: Unix
-    seconds. weights: bytes that loading takes. calls: whether it is known how it calls tools. draft, num_speculative:
-    of requests that name none; load_draft: what gives the draft, where it is a model.
+    seconds. weights: bytes that loading takes. path: of its file, if it is known. draft, num_speculative: of requests
+    that name none; load_draft: what gives the draft, where it is a model. chain, ollama_chain: the sampling of requests
+    that give none, and of those of Ollama's API. keep: seconds that it stays in memory after its last request, where a
+    request said so. facts: as Ollama's API tells them, once they were asked for.
     """
 
     id: str
     engine: AsyncEngine | None = None
     load: Loader | None = None
     weights: int = 0
+    path: str | None = None
     draft: Literal["lookup", "grammar"] | DraftModel | None = None
     load_draft: Callable[[], DraftModel] | None = None
     num_speculative: int | None = None
@@ -65,6 +72,9 @@ class ServedModel:
     used_at: float = 0.0
     n_open: int = 0
     chain: SamplerChain | None = None
+    ollama_chain: SamplerChain | None = None
+    keep: float | None = None
+    facts: Facts | None = None
     fingerprint: str = ""
     capabilities: list[str] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -134,10 +144,12 @@ class Models:
                 log.error("the model %s can't be loaded: %s", model.id, error)
 
     def _loaded(self, model: ServedModel, engine: AsyncEngine) -> None:
-        model.chain = default_chain(engine.engine, self._config)
+        model.chain = default_chain(engine.engine, self._config, PLAIN)
+        model.ollama_chain = default_chain(engine.engine, self._config, OLLAMA)
         model.fingerprint = fingerprint_of(engine.engine)
         model.capabilities = capabilities(engine.engine, self._config.tool_format, self.template)
         model.engine, model.state, model.used_at = engine, "ready", time.monotonic()
+        model.facts = model.keep = None  # of the file as it was, and of requests before it left
 
     async def unload(self, model: ServedModel) -> None:
         """Takes an idle model out of memory; one without `load`, or in use, stays."""
@@ -163,8 +175,9 @@ class Models:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model that loads at start is loaded."""
-        return all(model.state == "ready" for model in self.all.values() if model.at_start)
+        """Whether every model that loads at start is loaded, or was, and left memory since it idled."""
+        started = (model for model in self.all.values() if model.at_start)
+        return all(model.state == "ready" or (model.state == "idle" and model.used_at > 0) for model in started)
 
     @property
     def all_failed(self) -> bool:
@@ -185,7 +198,7 @@ class Models:
                 return Chosen(model, adapter, name)
         if "*" in self.first.aliases:
             return Chosen(self.first, None, name)
-        names = [entry["id"] for entry in self.listed()]
+        names = list(self.names())
         near = nearest(name, names) if len(name) <= 64 else None
         remedy = f"; did you mean {near!r}?" if near else "."
         text = f"the model {name!r:.80} does not exist{remedy} There are: {', '.join(names):.400}"
@@ -249,11 +262,19 @@ class Models:
             await asyncio.sleep(POLL)
 
     async def unload_idle(self) -> None:
-        """Unloads models that no request has used for `idle_unload` seconds."""
+        """Unloads models that no request has used for `idle_unload` seconds, but for those of which one said how long
+        they are to stay."""
         since = time.monotonic() - self._config.idle_unload
-        for model in self.all.values():
-            if model.engine is not None and model.load is not None and not model.n_open and model.used_at < since:
+        for model in self.all.values():  # `unload` leaves those that are in use or can't be loaded again
+            if model.engine is not None and model.keep is None and model.used_at < since:
                 await self.unload(model)
+
+    def names(self) -> Iterator[str]:
+        """Names under which models and loaded adapters can be asked for, in order."""
+        for model in self.all.values():
+            yield from (name for name in (model.id, *model.aliases) if name != "*")
+            for adapter in model.engine.engine.loras if model.engine is not None else ():
+                yield f"{model.id}:{adapter}"
 
     def listed(self) -> list[dict[str, Any]]:
         """Models and adapters in OpenAI's form, with what they can do under `oxillama`."""
@@ -281,9 +302,10 @@ def loaded_with_draft(load: Loader, load_draft: Callable[[], DraftModel] | None)
     return engine, draft
 
 
-def default_chain(engine: Engine, config: ServerConfig) -> SamplerChain:
-    """The sampling of requests that give none. Raises ConfigError for a `default` that is none."""
-    base = engine.sampling_defaults if config.generation_config == "file" else PLAIN
+def default_chain(engine: Engine, config: ServerConfig, base: SamplerConfig) -> SamplerChain:
+    """The sampling of requests that give none. base: of their API. Raises ConfigError for a `default` that is none."""
+    if config.generation_config == "file":
+        base = engine.sampling_defaults
     given: dict[str, Any] = {}
     for entry in config.default:
         key, equals, value = entry.partition("=")
@@ -317,7 +339,8 @@ def capabilities(engine: Engine, tool_format: str | None, template: str | None) 
         chats = template is not None or engine.tokenizer.chat_template is not None
         found = ["chat"] * chats + ["completions", "embeddings"]
     found += ["rerank"] * (engine.context.classifier is not None)
-    return found + ["tools"] * ("chat" in found and writes_calls(engine, tool_format, template))
+    calls = "chat" in found and writes_calls(template_for(engine.tokenizer, [{}], template), tool_format)
+    return found + ["tools"] * calls
 
 
 def read_template(path: str | None) -> str | None:
@@ -325,7 +348,7 @@ def read_template(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        text = Path(path).read_text()
+        text = read_text(path)
         ChatTemplate(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"chat_template {path} can't be read: {error}") from None
@@ -336,14 +359,11 @@ def read_template(path: str | None) -> str | None:
     return text
 
 
-def writes_calls(engine: Engine, tool_format: str | None, template: str | None) -> bool:
-    """Whether it is known how the model calls tools."""
-    source = template or engine.tokenizer.chat_templates.get("tool_use", engine.tokenizer.chat_template)
-    if source is None:
-        return False
-    if tool_format is not None:
+def writes_calls(template: ChatTemplate, tool_format: str | None) -> bool:
+    """Whether it is known how a model with this template calls tools. tool_format: of the server."""
+    if tool_format not in (None, "none"):
         return tool_format != "text"
-    form = ChatFormat.of_template(source)
+    form = answer_format(template, {"tools": [{}], "tool_format": tool_format})
     return form.calls is not None or form.harmony
 
 
@@ -364,7 +384,7 @@ def described(model: ServedModel, name: str, parent: str | None) -> dict[str, An
         engine = model.engine.engine
         spec, metadata, config = engine.model_config, engine.metadata, model.chain.config
         own |= {
-            "context_length": engine.context_size,
+            "context_length": engine.context.factory.room,
             "architecture": spec.arch,
             "name": spec.name,
             "file_type": metadata.get("general.file_type"),

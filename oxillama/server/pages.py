@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from oxillama.server.config import ServerConfig
+from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Exchange
 from oxillama.server.kinds import Field
 from oxillama.server.routes import ROUTES, Endpoint
@@ -19,6 +20,7 @@ from oxillama.server.tables import openapi, shown_path
 __all__ = ["pages_of"]
 
 HTML = "text/html; charset=utf-8"
+RUNNING = b"Ollama is running"  # clients of Ollama's API compare it
 
 
 @cache
@@ -32,8 +34,15 @@ def page() -> tuple[bytes, str]:
     return body.encode(), f"{policy}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 
-async def try_it(exchange: Exchange) -> None:
-    """GET /"""
+async def root(exchange: Exchange) -> None:
+    """GET /: the page for browsers; for clients that want no HTML the line by which they know Ollama's API."""
+    config, accepted = exchange.service.config, exchange.headers.get("accept", "*/*")
+    wants_page = "text/html" in accepted or (not config.ollama and "*/*" in accepted)
+    if not wants_page or (config.ollama and not config.ui):
+        await exchange.answer(RUNNING, "text/plain; charset=utf-8")
+        return
+    if not config.ui:
+        raise ApiError(404, "unknown_url", "there is no page: the server was started with --no-ui")
     body, policy = page()
     await exchange.answer(body, HTML, headers={"content-security-policy": policy, "cache-control": "no-cache"})
 
@@ -71,7 +80,7 @@ def row_of(field: Field) -> str:
 
 def pages_of(config: ServerConfig) -> list[Endpoint]:
     """The routes of the pages that a server has."""
-    found = [Endpoint("GET", "/", try_it, "a page to try a model")] if config.ui else []
+    found = [Endpoint("GET", "/", root, "a page to try a model")]
     if config.docs:
         found.append(Endpoint("GET", "/openapi.json", description, "this API in OpenAPI"))
         found.append(Endpoint("GET", "/docs", manual, "the same as a page"))

@@ -17,9 +17,11 @@ from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError
 from oxillama.server.auth import keys_of
 from oxillama.server.config import ServerConfig
+from oxillama.server.left_out import LeftOut
 from oxillama.server.limits import Gate
 from oxillama.server.metrics import ServerMetrics
 from oxillama.server.models import Models
+from oxillama.server.residence import Residence
 
 __all__ = ["Service"]
 
@@ -55,10 +57,12 @@ class Service:
     def __init__(self, models: Models, config: ServerConfig) -> None:
         self.models, self.config = models, config
         self.keys, self.admins = keys_of(config)
+        self.residence = Residence(models)
         self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
+        self.left_out = LeftOut(self.metrics)
         self.secret = os.urandom(32)
-        if config.tool_format not in (None, "text"):
+        if config.tool_format not in (None, "text", "none"):
             find_format(config.tool_format)  # raises for a name of none
         self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False
@@ -73,12 +77,12 @@ class Service:
         async with self._preparing.setdefault(key, asyncio.Semaphore(THREADS // 2)):
             return await asyncio.get_running_loop().run_in_executor(self._threads, make)
 
-    def salt_of(self, key: str, salt: str | None = None, cache_key: str | None = None) -> str | None:
-        """What only requests of one key, with one `cache_salt` and one `prompt_cache_key`, have; None: all share it."""
+    def salt_of(self, key: str, salt: str | None = None) -> str | None:
+        """What only requests of one key, with one `cache_salt`, have; None: all share it."""
         shares = self.config.share_prefix_cache or not self.keys
-        if shares and salt is None and not cache_key:
+        if shares and salt is None:
             return None
-        text = json.dumps(["" if shares else key, salt or "", cache_key or ""])
+        text = json.dumps(["" if shares else key, salt or ""])
         return hmac.new(self.secret, text.encode(), hashlib.sha256).hexdigest()
 
     def reload_keys(self) -> None:
@@ -116,6 +120,7 @@ class Service:
 
     async def close(self) -> None:
         """Gives back threads and models."""
+        self.residence.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self.models.close()
 

@@ -1,57 +1,101 @@
-"""Server-sent events: written as they come, with a sign of life in silence, to clients that read them."""
+"""Events of streams: written as they come, with a sign of life in silence, to clients that read them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from oxillama.server.errors import ClientGone
 
-__all__ = ["DONE", "HEADERS", "Event", "EventWriter", "as_json", "encoded"]
+__all__ = ["DONE", "SSE", "Event", "EventFormat", "EventWriter", "JsonLines", "ServerSentEvents", "as_json"]
 
 # The name of an event, None where the dialect has none, and what is in it, or its JSON.
 Event = tuple[str | None, dict[str, Any] | str]
 
-HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-store, no-transform",
-    "X-Accel-Buffering": "no",
-}
 DONE = b"data: [DONE]\n\n"
-PING = b": keep-alive\n\n"
 TICK = 0.5  # seconds between looks at a stream
 
 # JSON of a value. For a text it is many times as fast as for an object: most events of a stream differ in one text.
 as_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
-def encoded(events: Iterable[Event]) -> bytes:
-    """Events as they are sent."""
-    text = ""
-    for name, data in events:
-        head = "" if name is None else f"event: {name}\n"
-        text += f"{head}data: {data if isinstance(data, str) else as_json(data)}\n\n"
-    return text.encode()
+class EventFormat(Protocol):
+    """How events of a stream are written. headers: of the answer."""
+
+    headers: Mapping[str, str]
+
+    def encoded(self, events: Iterable[Event]) -> bytes:
+        """Events as they are sent."""
+
+    def alive(self) -> bytes:
+        """What is sent in silence, which changes nothing for a client."""
+
+
+def stream_headers(content_type: str) -> dict[str, str]:
+    """Headers of a stream, which nothing on its way is to keep, to change or to collect."""
+    return {"Content-Type": content_type, "Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+
+
+class ServerSentEvents:
+    """Events of `text/event-stream`.
+
+    silence: what is sent in silence, or a function that makes its event; a comment if the dialect has nothing for it.
+    """
+
+    headers: Mapping[str, str] = stream_headers("text/event-stream; charset=utf-8")
+
+    def __init__(self, silence: bytes | Callable[[], Event] = b": keep-alive\n\n") -> None:
+        self._silence = silence
+
+    def encoded(self, events: Iterable[Event]) -> bytes:
+        text = ""
+        for name, data in events:
+            head = "" if name is None else f"event: {name}\n"
+            text += f"{head}data: {data if isinstance(data, str) else as_json(data)}\n\n"
+        return text.encode()
+
+    def alive(self) -> bytes:
+        return self._silence if isinstance(self._silence, bytes) else self.encoded([self._silence()])
+
+
+SSE = ServerSentEvents()
+
+
+class JsonLines:
+    """Objects of `application/x-ndjson`, one a line; events have no names there."""
+
+    headers: Mapping[str, str] = stream_headers("application/x-ndjson")
+
+    def __init__(self, empty: Callable[[], Event]) -> None:
+        """empty: an event that adds nothing, for silence: there are no comments, and clients parse every line."""
+        self._empty = empty
+
+    def encoded(self, events: Iterable[Event]) -> bytes:
+        return "".join(f"{data if isinstance(data, str) else as_json(data)}\n" for _, data in events).encode()
+
+    def alive(self) -> bytes:
+        return self.encoded([self._empty()])
 
 
 class EventWriter:
     """Writes the body of a stream, and looks after its client within an `async with` block.
 
     A client that has read nothing for `stall` seconds, or for which more than `most` bytes wait, is cut off: the block
-    ends with ClientGone, and the connection is closed at once. In silence it gets a comment.
+    ends with ClientGone, and the connection is closed at once. In silence it gets what `alive` gives.
 
     behind: bytes that wait to be written, beside those that are under way.
     """
 
     def __init__(
-        self, send: Any, *, stall: float, most: int, ping: float, behind: Callable[[], int], abort: Callable[[], object]
-    ) -> None:
+        self, send: Any, *, stall: float, most: int, ping: float, behind: Callable[[], int],
+        abort: Callable[[], object], alive: Callable[[], bytes],
+    ) -> None:  # fmt: skip
         self._send, self._stall, self._most, self._ping = send, stall, most, ping
-        self._behind, self._abort = behind, abort
+        self._behind, self._abort, self._alive = behind, abort, alive
         self._since = time.monotonic()  # of the last write, or of the one under way
         self._writing = self.cut = False
         self._task: asyncio.Task[Any] | None = None
@@ -93,5 +137,5 @@ class EventWriter:
                 self._task.cancel()
             return
         if not self._writing and idle >= self._ping:
-            self._pinging = asyncio.ensure_future(self.write(PING))
+            self._pinging = asyncio.ensure_future(self.write(self._alive()))
         self._arm()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeGuard
 
 from oxillama.server.config import ServerConfig, shown_default
-from oxillama.server.kinds import Field, Record
+from oxillama.server.kinds import Field, Kind, Record
 from oxillama.server.routes import ROUTES, Endpoint
 from oxillama.server.version import VERSION
 
 __all__ = ["endpoints", "field_table", "openapi", "pages", "settings"]
 
-_RULES = {"honour": "", "accept": "no effect: ", "refuse": "refused: "}
+_RULES = {
+    "honour": "", "wish": "a wish: ", "leave": "left out, and said: ", "accept": "no effect: ", "refuse": "refused: ",
+}  # fmt: skip
+LARGE = 12  # fields, from which on those of a part have a table
 
 
 def endpoints() -> str:
@@ -38,14 +41,19 @@ def described(schema: dict[str, Any]) -> str:
     """A schema in a few words."""
     if "enum" in schema:
         values = [value for value in schema["enum"] if value is not None]
-        return ", ".join(f"`{str(value).lower() if isinstance(value, bool) else value}`" for value in values)
+        return ", ".join(f"`{literal(value)}`" for value in values)
     name = str(schema.get("type", "any"))
     low, high = schema.get("minimum", schema.get("exclusiveMinimum")), schema.get("maximum")
-    if low is not None and high is not None:
+    if low is not None and high is not None and low > -1e6:
         return f"{name} {low:g} … {high:g}" if high < 1e6 else f"{name} from {low:g}"
     if name == "array":
         return f"list of {described(schema['items']) if 'anyOf' not in schema['items'] else 'these'}"
     return name
+
+
+def literal(value: Any) -> str:
+    """A value of JSON as it is written."""
+    return '""' if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def field_table(record: Record) -> str:
@@ -77,10 +85,21 @@ def pages() -> Iterable[str]:
     for endpoint in ROUTES:
         if endpoint.record is not None and endpoint.record.fields:
             read.setdefault(id(endpoint.record), []).append(endpoint)
+    parts: dict[int, Record] = {}
     for same in read.values():
-        assert same[0].record is not None
-        yield f"### {', '.join(f'`{e.method} {shown_path(e)}`' for e in same)}\n\n{field_table(same[0].record)}"
+        record = same[0].record
+        assert record is not None
+        yield f"### {', '.join(f'`{e.method} {shown_path(e)}`' for e in same)}\n\n{field_table(record)}"
+        for field in record.fields:
+            if is_large_part(field.kind) and id(field.kind) not in parts:
+                parts[id(field.kind)] = field.kind
+                yield f"#### `{field.name}`\n\n{field_table(field.kind)}"
     yield settings()
+
+
+def is_large_part(kind: Kind) -> TypeGuard[Record]:
+    """Whether the fields of a field have a table of their own."""
+    return isinstance(kind, Record) and len(kind.fields) >= LARGE
 
 
 def openapi() -> dict[str, Any]:

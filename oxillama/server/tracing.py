@@ -25,6 +25,10 @@ _OPERATIONS = {
     "/v1/messages": "chat",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
+    "/api/chat": "chat",
+    "/api/generate": "text_completion",
+    "/api/embed": "embeddings",
+    "/api/embeddings": "embeddings",
 }
 FAULT = 500  # and above: the span is an error
 GONE = 499  # of a client that left before its answer was whole
@@ -57,7 +61,7 @@ class Tracing:
 
     def end(self, span: Any, exchange: Exchange, status: int) -> None:
         """Says what became of the request, and ends its span."""
-        tally, operation = exchange.tally, _OPERATIONS.get(exchange.route)
+        tally, operation = exchange.tally, _OPERATIONS.get("/v1" + exchange.route.removeprefix("/v1"))
         method, name = method_of(exchange)
         found = {"http.request.method": method, "oxillama.request.id": exchange.id}
         if method != exchange.method:

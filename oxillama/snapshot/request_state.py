@@ -473,7 +473,8 @@ def _end_state(chunk: Chunk) -> dict[str, Any]:
     counts = None if usage is None else [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens]
     if counts is not None and usage is not None and usage.reasoning_tokens:
         counts.append(usage.reasoning_tokens)
-    return {"stop_reason": chunk.stop_reason, "end": end, "usage": counts}
+    warned = {"warnings": chunk.warnings} if chunk.warnings else {}
+    return {"stop_reason": chunk.stop_reason, "end": end, "usage": counts, **warned}
 
 
 def read_chunks(given: Fields, reader: LogprobReader, label: str) -> list[Chunk]:
@@ -517,7 +518,10 @@ def _with_end(chunk: Chunk, f: Fields, reader: LogprobReader) -> Chunk:
     counts = f.get("usage")
     n = 4 if isinstance(counts, list) and len(counts) == 4 else 3
     usage = None if counts is None else Usage(*f.integers("usage", n))
-    return replace(chunk, stop_reason=stop, end=None if end is None else reader.one(end), usage=usage)
+    warnings = f.texts("warnings") if "warnings" in f else []
+    return replace(
+        chunk, stop_reason=stop, end=None if end is None else reader.one(end), usage=usage, warnings=warnings
+    )
 
 
 def _read_call(given: Any, f: Fields) -> ToolCall | BrokenToolCall:

@@ -281,13 +281,18 @@ def check_text(resumer: TextResumer, chunks: SequenceOf[Chunk]) -> None:
 
 
 def _check_ends(resumer: TextResumer, *, kept: bool) -> None:
-    """kept: the last token may be one of `stop_token_ids`, which ended the text and stayed in it."""
+    """kept: the last token may be one of `stop_token_ids`, or a stop string, which ended the text and stayed in it."""
     ends, drawn = read_ends(resumer.given, resumer.engine.tokenizer.eog_ids), resumer.tokens[resumer.n_prompt :]
-    if kept and drawn and drawn[-1] in read_stop_ids(resumer.given):
+    if kept and drawn and (drawn[-1] in read_stop_ids(resumer.given) or _is_named(resumer, drawn[-1])):
         drawn.pop()
     for i, token in enumerate(drawn):
         if token in ends:
             raise SnapshotDamagedError(f"{resumer.label}: token {i} of its text is {token}, which ends a text")
+
+
+def _is_named(resumer: TextResumer, token: int) -> bool:
+    """Whether the text of a control token is a stop string."""
+    return resumer.engine.tokenizer.control_texts.get(token) in resumer.given.texts("stops")
 
 
 def _check_chunks(resumer: TextResumer, chunks: SequenceOf[Chunk], n_shown: int) -> None:
@@ -313,7 +318,8 @@ def _check_end(resumer: TextResumer, chunk: Chunk, name: str) -> None:
     known = stop in ends if of_token else stop is None or stop in given.texts("stops")
     if not known or ((of_token or of_text) and chunk.finish_reason != "stop"):
         raise given.wrong("unread", f"what ended the text: {name} says {stop!r:.60}")
-    if chunk.end is not None and (given.get("logprobs") is None or chunk.end.token_id != stop):
+    of_end = chunk.end is not None and (chunk.end.token_id == stop or (of_text and chunk.end.token_id in ends))
+    if chunk.end is not None and (given.get("logprobs") is None or not of_end):
         raise given.wrong("unread", f"the log-probability of the token that ended the text: {name} has another")
     n_given = len(resumer.prompt.ids)
     n_cached = min(given.maybe_integer("n_cached") or 0, n_given)

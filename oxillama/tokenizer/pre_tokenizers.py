@@ -133,6 +133,8 @@ class PreTokenizer:
             ``<0xXX>`` tokens for characters outside the vocabulary.
         ignore_merges: a piece that is a token as it stands is taken whole, whatever the merges say.
         add_bos: what ``tokenizer.ggml.add_bos_token`` is when the file does not say.
+        always_bos: BOS is added although the file says that it isn't: some of the family's files are wrong.
+        separators: how many separators stand between the texts of a pair when the file does not say.
         cuts_words: between a letter of a to z and a space with another one behind it, text can be cut: the pieces of
             both parts are those of the whole. True of patterns whose matches have no space behind a letter, and look
             no further ahead than through spaces or digits.
@@ -144,6 +146,8 @@ class PreTokenizer:
     byte_level: bool = True
     ignore_merges: bool = False
     add_bos: bool = False
+    always_bos: bool = False
+    separators: int = 2
     cuts_words: bool = True
     clean_spaces: bool = True
 
@@ -182,9 +186,10 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
     ("falcon", PreTokenizer(_FALCON)),
     (
         "gpt-2 phi-2 mpt olmo jais exaone4 jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe "
-        "gigachat a.x-4.0 mellum modern-bert",
+        "gigachat a.x-4.0 mellum",
         PreTokenizer((_GPT2,)),
     ),
+    ("modern-bert", PreTokenizer((_GPT2,), separators=1)),
     ("trillion granite-docling", PreTokenizer((_GPT2,), clean_spaces=False)),
     ("starcoder refact codeshell exaone minerva-7b mellum2", PreTokenizer((_DIGIT, _GPT2))),
     ("command-r smollm", PreTokenizer((_DIGIT, _GPT2), clean_spaces=False)),
@@ -193,7 +198,7 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
     ("viking", PreTokenizer((_BLOOM, _DIGIT), clean_spaces=False)),
     ("tekken", PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True, clean_spaces=False)),
     ("gpt-4o llama4 kanana2 talkie minimax-m2", PreTokenizer((_GPT4O,), clean_spaces=False)),
-    ("granite-embed-multi-97m", PreTokenizer((_GPT4O,), ignore_merges=True, clean_spaces=False)),
+    ("granite-embed-multi-97m", PreTokenizer((_GPT4O,), ignore_merges=True, separators=1, clean_spaces=False)),
     ("tiny_aya cohere2moe", PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O), clean_spaces=False)),
     ("kimi-k2", PreTokenizer((_KIMI_K2,), ignore_merges=True, clean_spaces=False)),
     ("superbpe", PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))"), cuts_words=False, clean_spaces=False)),
@@ -202,7 +207,11 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
     ("exaone-moe", PreTokenizer((_EXAONE_MOE,), cuts_words=False)),
     ("chameleon", PreTokenizer(_CHAMELEON, add_bos=True, clean_spaces=False)),
     ("afmoe", PreTokenizer((_DIGITS_FROM_END, _AFMOE_ASIAN, _DEEPSEEK_V3_MAIN), clean_spaces=False)),
-    ("gemma4 gemma-4 granite-embed-multi-311m", PreTokenizer((), byte_level=False, add_bos=True, cuts_words=False)),
+    ("gemma4 gemma-4", PreTokenizer((), byte_level=False, add_bos=True, always_bos=True, cuts_words=False)),
+    (
+        "granite-embed-multi-311m",
+        PreTokenizer((), byte_level=False, add_bos=True, always_bos=True, separators=1, cuts_words=False),
+    ),
     ("sarvam-moe", PreTokenizer((), byte_level=False, cuts_words=False, clean_spaces=False)),
 )
 

@@ -28,6 +28,10 @@ FIM_TEXTS = {
         *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<\uff5cfim▁end\uff5c>", "<MID>", "▁<MID>"),
         *("<|code_middle|>", "<|middle|>"),
     ),
+    # A repository's name, a file's, and padding. What follows them is another text: they end one, too.
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>"),
+    "fim_sep": ("<|file_sep|>",),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>"),
 }
 
 _SPACES = re.compile(r"\s*")
@@ -50,8 +54,7 @@ _EOG_ALWAYS = (
     "<turn|>",
     "<|tool_response>",
     "<\uff5cend▁of▁sentence\uff5c>",  # DeepSeek's, with fullwidth bars
-    # Padding, repositories and files of fill-in-the-middle: what follows them is another text.
-    *("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<|file_sep|>"),
+    *(text for name in ("fim_pad", "fim_rep", "fim_sep") for text in FIM_TEXTS[name]),
 )
 # Texts that also are something else in some vocabulary (``</s>`` is HTML in Gemma's): only as control tokens.
 _EOG_IF_CONTROL = (

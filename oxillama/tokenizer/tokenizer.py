@@ -15,6 +15,7 @@ from oxillama.errors import ChatTemplateError, PickleError, TokenizerError
 from oxillama.tokenizer._texts import TokenTexts
 from oxillama.tokenizer.bpe import MERGES, Encode, byte_level_encoder, utf8_encoder
 from oxillama.tokenizer.byte_pieces import byte_piece_encoder
+from oxillama.tokenizer.control_texts import ControlTexts
 from oxillama.tokenizer.kept import KeptPieces
 from oxillama.tokenizer.length import Measure, least_tokens, measure_of
 from oxillama.tokenizer.special import Partition
@@ -44,8 +45,11 @@ class Tokenizer:
             is none.
         fim_pre_id, fim_suf_id, fim_mid_id: those of fill-in-the-middle, which stand before the text before the gap, the
             text after it, and the text in it; ``None`` where there is none.
+        fim_rep_id, fim_sep_id, fim_pad_id: those before a repository's name, before the name of a file of it, and of
+            padding; ``None`` where there is none.
         eog_ids: tokens that end generation.
         add_bos, add_eos, add_sep: what ``add_special=True`` adds.
+        separators: how many separators stand between the two texts of a pair that is ranked.
         add_space_prefix: whether a space is put before text (sentencepiece vocabularies).
         model, pre: ``tokenizer.ggml.model`` and the pre-tokenizer in use.
         chat_templates: every chat template of the file by name; the unnamed one is ``"default"``.
@@ -63,8 +67,10 @@ class Tokenizer:
         self.unk_id, self.sep_id, self.pad_id = special.unk, special.sep, special.pad
         self.mask_id, self.cls_id = special.mask, special.cls
         self.fim_pre_id, self.fim_suf_id, self.fim_mid_id = special.fim_pre, special.fim_suf, special.fim_mid
+        self.fim_rep_id, self.fim_sep_id, self.fim_pad_id = special.fim_rep, special.fim_sep, special.fim_pad
         self.eog_ids = vocab.eog_ids
         self.add_bos, self.add_eos, self.add_sep = vocab.add_bos, vocab.add_eos, vocab.add_sep
+        self.separators = vocab.separators
         self.add_space_prefix = vocab.add_space_prefix and vocab.model in ("llama", "t5")
         self.chat_templates = dict(chat_templates or {})
         self._origin: tuple[str, dict[str, object]] | None = None
@@ -181,9 +187,9 @@ class Tokenizer:
                 out += encode(plain) if owner is None else self._kept.encode(owner, plain, encode)
                 after_special = False
         if add_special:
-            closes, end = (self.add_sep, self.sep_id) if self.model == "bert" else (self.add_eos, self.eos_id)
-            if closes and end is not None:
-                out.append(end)
+            for closes, end in ((self.add_eos, self.eos_id), (self.add_sep, self.sep_id)):
+                if closes and end is not None:
+                    out.append(end)
         return out
 
     def forget_texts(self) -> None:
@@ -336,6 +342,11 @@ class Tokenizer:
         """The vocabulary's own spelling of a token. Raises TokenizerError."""
         return self._vocab.tokens[self._check(token, None)]
 
+    @lazy
+    def control_texts(self) -> ControlTexts:
+        """Texts of the control tokens by their ids."""
+        return ControlTexts((token, self._vocab.tokens[token]) for token in self._vocab.of_kinds(CONTROL))
+
     def is_eog(self, token: int) -> bool:
         """Whether generation ends after this token."""
         return token in self.eog_ids
@@ -343,6 +354,15 @@ class Tokenizer:
     def is_special(self, token: int) -> bool:
         """Whether this is a control or unknown token, which is no text. Raises TokenizerError."""
         return self._vocab.types[self._check(token, None)] in (CONTROL, UNKNOWN)
+
+    def token_type(self, token: int) -> int:
+        """1: normal, 2: unknown, 3: control, 4: user-defined, 5: unused, 6: a byte. Raises TokenizerError."""
+        return self._vocab.types[self._check(token, None)]
+
+    def token_score(self, token: int) -> float:
+        """The score of a token; 0 in vocabularies that have none. Raises TokenizerError."""
+        token, scores = self._check(token, None), self._vocab.scores
+        return 0.0 if scores is None else float(scores[token])
 
     def check_ids(self, ids: Iterable[int]) -> list[int]:
         """``ids`` as a list of int. Raises TokenizerError naming position, value and range of a bad one."""

@@ -88,6 +88,7 @@ class Vocab:
     add_bos: bool
     add_eos: bool
     add_sep: bool
+    separators: int
     add_space_prefix: bool
     remove_extra_whitespaces: bool
     nfc: bool
@@ -148,6 +149,7 @@ def read_vocab(file: "GGUFFile") -> Vocab:
         strips_left=left,
         strips_right=right,
         byte_ids=_byte_ids(tokens, types),
+        separators=_separators(meta, model, cut),
         **_flags(meta, model, cut, special),
     )
 
@@ -281,23 +283,44 @@ def _special_ids(meta: "Metadata", model: str, ids: Mapping[str, int], n_vocab: 
 
 
 def _add_flags(meta: "Metadata", model: str, cut: PreTokenizer, special: SpecialIds) -> dict[str, bool]:
-    defaults = {
-        "bos": model in ("llama", "bert") or cut.add_bos,
-        "eos": model == "t5",
-        "sep": model == "bert",
-    }
-    flags: dict[str, bool] = {}
-    for name, default in defaults.items():
-        key = f"{_P}add_{name}_token"
-        wanted = meta.get_bool(key, default)
-        token = getattr(special, name)
-        if wanted and token is None:
-            # T5 has no BOS, and converters write that it is added where neither it nor a first token is set.
-            if key in meta and (model, name) != ("t5", "bos"):
-                raise TokenizerError(f"{key} is true, but {_P}{_ID_KEYS[name]} is not set")
-            wanted = False
-        flags[f"add_{name}"] = wanted
-    return flags
+    """What is added to a text, by the file's keys, which are read as llama.cpp reads them.
+
+    WordPiece begins with CLS and ends with SEP whatever the keys say: there they are about the texts of a pair.
+    Nothing is added to the byte strings of RWKV, and a vocabulary of Gemma 4 always begins with BOS.
+    """
+    bos = _added(
+        meta, "bos", special.bos, model in ("llama", "bert") or cut.add_bos, strict=model not in ("t5", "rwkv")
+    )
+    eos = _added(meta, "eos", special.eos, model == "t5", strict=model not in ("bert", "rwkv"))
+    sep = _added(meta, "sep", special.sep, model == "bert", strict=model != "rwkv")
+    if model == "bert":
+        bos, eos, sep = special.bos is not None, False, special.sep is not None
+    elif model == "rwkv":
+        bos = eos = sep = False
+    elif cut.always_bos:
+        bos = special.bos is not None
+    return {"add_bos": bos, "add_eos": eos, "add_sep": sep and model == "bert"}
+
+
+def _added(meta: "Metadata", name: str, token: int | None, default: bool, *, strict: bool) -> bool:
+    """Whether a special token is to be added. strict: the file may not ask for one that it hasn't.
+
+    T5 has no BOS, and converters write that it is added where neither it nor a first token is set.
+    """
+    key = f"{_P}add_{name}_token"
+    wanted = meta.get_bool(key, default)
+    if wanted and token is None:
+        if strict and key in meta:
+            raise TokenizerError(f"{key} is true, but {_P}{_ID_KEYS[name]} is not set")
+        return False
+    return wanted
+
+
+def _separators(meta: "Metadata", model: str, cut: PreTokenizer) -> int:
+    """How many separators stand between the texts of a pair."""
+    if model == "bert":
+        return 1
+    return 1 + meta.get_bool(_P + "add_sep_token", cut.separators == 2)
 
 
 def _charsmap(meta: "Metadata") -> bytes:

@@ -90,7 +90,7 @@ def function(**changes):
         (asks(type="custom"), r"messages\[1\]\.tool_calls\[0\]\.type must be 'function', not str 'custom'"),
         (asks(id=1), r"messages\[1\]\.tool_calls\[0\]\.id must be a string or None, not int 1"),
         (asks(function="f"), r"messages\[1\]\.tool_calls\[0\]\.function must be a dict with .*, not str 'f'"),
-        (function(name=None), r"messages\[1\]\.tool_calls\[0\]\.function\.name must be a string .*, not None"),
+        (function(name=None), r"messages\[1\]\.tool_calls\[0\]\.function\.name must be a string, not None"),
         (function(arguments=[1]), r"tool_calls\[0\]\.function\.arguments must be a dict, or its JSON text, not list"),
         (function(arguments=None), r"tool_calls\[0\]\.function\.arguments must be a dict, or its JSON text, not None"),
         ([HI | {"tool_calls": [{"name": 5}]}], r"messages\[0\]\.tool_calls\[0\]\.name must be a string"),

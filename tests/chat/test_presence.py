@@ -16,10 +16,10 @@ ANSWER = {"role": "assistant", "content": "so"}
     (CALLS, [USER, {"role": "critic", "content": "hello"}], 1),
     (CALLS, [{"role": "critic", "content": "e"}, USER], 0),
     (by_role(user="{{ m.content }}"), [USER, ANSWER, USER], 1),
-    (by_role(user="{{ m.content }}", assistant="{{ m.content }}"), [USER, {"role": "tool", "content": "l"}], 1),
+    (by_role(user="{{ m.content }}", assistant="{{ m.content }}"), [USER, {"role": "critic", "content": "l"}], 1),
     ("{{ messages[-1].content }}", [USER, ANSWER, USER | {"content": "last"}], 0),
-    ("{{ messages[0].content }}", [USER, USER | {"content": [{"type": "text", "text": "next"}]}], 1),
-    ("{{ messages[0].content }}", [USER | {"content": "same"}, USER | {"content": "same"}], 1),
+    ("{{ messages[0].content }}", [USER, ANSWER | {"content": [{"type": "text", "text": "next"}]}], 1),
+    ("{{ messages[0].content }}", [USER | {"content": "same"}, ANSWER | {"content": "same"}], 1),
 ])  # fmt: skip
 def test_a_message_that_is_left_out_is_named(source, messages, place):
     with pytest.raises(MessageError, match=rf"^messages\[{place}\] is not in the prompt") as caught:
@@ -48,8 +48,10 @@ def test_results_that_must_be_json():
     asked = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
     messages = [USER, asked, {"role": "tool", "content": json.dumps({"temperature": 21, "sky": "sunny"})}]
     assert ">21</t>" in ChatTemplate(source).render(messages)
+    text = ChatTemplate(source).render([*messages[:2], {"role": "tool", "content": "sunny"}])  # the user's, then
+    assert "<u><tool_response>\nsunny\n</tool_response></u>" in text
     with pytest.raises(ChatTemplateError, match="from_json"):
-        ChatTemplate(source).render([*messages[:2], {"role": "tool", "content": "sunny"}])
+        ChatTemplate(source.replace("user'", "asker'")).render([*messages[:2], {"role": "tool", "content": "sunny"}])
 
 
 def test_what_is_said_beside_calls_may_be_left_out():

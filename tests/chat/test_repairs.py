@@ -54,20 +54,88 @@ def test_calls_without_arguments(none):
     assert "(call00001:look:{})" in ChatTemplate(CALLS).render([USER, called(bare)])
 
 
-@pytest.mark.parametrize(("arguments", "why"), [
-    ("{", "must be a dict, or its JSON text"),
-    ("[1]", "not that of list"),
-    ('"text"', "not that of str"),
-    ('{"a": 1, "a": 2}', "the same key twice"),
-    ('{"a": 1e999}', "1e999"),
-    ('{"a": NaN}', "NaN"),
-    ('{"a": ' + "[" * 100000 + "]" * 100000 + "}", "deep"),
-])  # fmt: skip
-def test_arguments_that_are_no_object_are_named(arguments, why):
-    messages = [USER, called(call({})), result(), called(call({}, "call00002"), call(arguments, "call00003"))]
-    with pytest.raises(MessageError, match=r"^messages\[3\]\.tool_calls\[1\]\.function\.arguments") as caught:
-        ChatTemplate(CALLS).render(messages)
-    assert why in str(caught.value)
+WRONG = (
+    "{",
+    '{"path": "a", "{',
+    "[1]",
+    '"text"',
+    "null",
+    "5",
+    '{"a": 1, "a": 2}',
+    '{"a": 1e999}',
+    '{"a": NaN}',
+    '{"a": "\\ud83d"}',
+    '{"a": ' + "[" * 64 + "]" * 64 + "}",
+    '{"a": ' + "[" * 100000 + "]" * 100000 + "}",
+)
+AS_OBJECT = calls_as("c.function.arguments.items() | list | length ~ (c.function.arguments | tojson)")
+AS_IT_IS = calls_as("c.function.arguments if c.function.arguments is string else c.function.arguments | tojson")
+AS_STRING = calls_as("(c.function.arguments if c.function.arguments is string else {}) | tojson")
+PARSED = calls_as("(c.function.arguments | from_json).items() | list | length ~ c.function.arguments")
+NONE = by_role(user="<u>{{ m.content }}</u>", assistant="<a>{{ m.content }}</a>", tool="<t>{{ m.content }}</t>")
+
+
+@pytest.mark.parametrize("text", WRONG, ids=[text[:20] for text in WRONG])
+def test_arguments_that_are_no_object_are_shown_as_the_text_that_they_are(text):
+    messages = [USER, called(call({})), result(), called(call({}, "call00002"), call(text, "call00003"))]
+    raw = json.dumps({"_raw": text}, ensure_ascii=False)
+    for source, shown in [
+        (AS_IT_IS, text),
+        (CALLS, raw),
+        (AS_OBJECT, "1" + raw),
+        (AS_STRING, json.dumps(text)),
+        (calls_as("'=' + c.function.arguments"), "=" + text),
+        (PARSED, "1" + raw),
+    ]:
+        assert f"(call00003:look:{shown})</a>" in ChatTemplate(source).render(messages)
+    written = f'<tool_call>\n{{"name": "look", "arguments": {text}}}\n</tool_call>'
+    assert f"<a>{written}</a>" in ChatTemplate(NONE).render(messages)
+    said = [USER, called(call(text), content="I look.")]
+    assert f"<a>I look.\n{written}</a>" in ChatTemplate(NONE).render(said)
+    said = [USER, called(call(text), content=[{"type": "text", "text": "I look."}])]
+    assert f"<a>I look.\n{written}</a>" in ChatTemplate(NONE).render(said)
+
+
+@pytest.mark.parametrize("levels", [63, 64, 65, 500])
+def test_objects_that_nest_too_deeply_are_text(levels):
+    """64 levels are an object's; more are what no template, client or server can take."""
+    value = {}
+    for _ in range(levels - 1):
+        value = {"a": value}
+    text = json.dumps(value)
+    shown = text if levels <= 64 else json.dumps({"_raw": text})
+    for given in (value, text):
+        assert f"(call00001:look:{shown})" in ChatTemplate(CALLS).render([USER, called(call(given))])
+    bare = [USER, called({"name": "look", "arguments": value})]
+    either = CALLS.replace("c.function.", "(c.function or c).")
+    assert f"(:look:{shown})" in ChatTemplate(either).render(bare)
+
+
+def test_objects_that_contain_themselves_are_refused():
+    value = {}
+    value["a"] = [value, value]
+    with pytest.raises(MessageError, match=r"^messages\[1\]\.tool_calls\[0\] has arguments that are no JSON"):
+        ChatTemplate(CALLS).render([USER, called(call(value))])
+
+
+def test_wrong_arguments_that_a_template_drops_after_all_are_text():
+    """What it prints for the probe says nothing of a call of this name."""
+    drops = "('' if c.function.name == 'look' else c.function.arguments | tojson)"
+    messages = [USER, called(call('{"a": "b')), result("sunny")]
+    text = ChatTemplate(calls_as(drops)).render(messages)
+    assert '<a><tool_call>\n{"name": "look", "arguments": {"a": "b}\n</tool_call></a>' in text
+    assert "<u><tool_response>\nsunny\n</tool_response></u>" in text
+
+
+def test_wrong_arguments_in_another_form_are_there():
+    loud = calls_as("c.function.arguments['_raw'] | upper if '_raw' in c.function.arguments else {} | tojson")
+    source = loud.replace("['_raw'] | upper", "['_raw'] | replace('l', '1')")
+    assert '(call00001:look:{"a": "1ook)' in ChatTemplate(source).render([USER, called(call('{"a": "look'))])
+
+
+@pytest.mark.parametrize("name", ["", " ", "no tool", "x" * 5000, 'a"b\n</tool_call>{%<|\x01 é'])
+def test_names_are_what_a_model_wrote(name):
+    assert f"(call00001:{name}:{{}})" in ChatTemplate(CALLS).render([USER, called(call({}, name=name)), result()])
 
 
 def test_messages_stay_as_they_were():
@@ -99,6 +167,10 @@ def test_results_get_the_id_and_the_name_of_their_call():
 def test_results_of_other_calls_stay_as_they_are():
     messages = [USER, called(call({})), result("1", tool_call_id="other0000", name="x")]
     assert "<t other0000 x>1</t>" in ChatTemplate(CALLS).render(messages)
+    nameless = [USER, called(call({})), result("1", tool_call_id="other0000"), result("2", tool_call_id="call00001")]
+    assert "<t other0000 look>1</t><t call00001 look>2</t>" in ChatTemplate(CALLS).render(nameless)
+    twice = [*nameless, result("3", tool_call_id="call00001"), result("4")]
+    assert "<t call00001 look>3</t><t  look>4</t>" in ChatTemplate(CALLS).render(twice)
     assert "<t  >1</t>" in ChatTemplate(CALLS).render([USER, result("1")])
 
 
@@ -110,6 +182,9 @@ def test_ids_are_shortened_where_a_template_takes_nine_letters():
     assert "(call00001:look:{})(call00000:look:{})(call00002:look:{})" in found
     assert "<t call00002 x>" in found
     assert "(call_abcdefgh:" in ChatTemplate(CALLS).render([USER, calls])
+    bare = called({"type": "function", "function": {"name": "look"}}, call({}, "call00000"))
+    found = ChatTemplate(source).render([USER, bare, result("1"), result("2"), USER, result("3")])
+    assert "(call00001:look:{})(call00000:look:{})</a><t call00001 look>1</t><t call00000 look>2</t>" in found
 
 
 # ---- roles
@@ -147,12 +222,85 @@ def test_the_system_begins_the_next_message_where_a_template_knows_none(source):
     assert template.render([system, USER, answer, USER]) == "<u>careful\nhello</u><a>a</a><u>hello</u><a>"
     assert template.render([{"role": "developer", "content": "careful"}, USER]) == "<u>careful\nhello</u><a>"
     assert template.render([system, system | {"content": "kind"}, USER]) == "<u>careful\nkind\nhello</u><a>"
-    assert template.render([USER, answer, system, USER]) == "<u>hello</u><a>a</a><u>careful\nhello</u><a>"
+    within = "<system>\ncareful\n</system>"
+    assert template.render([USER, answer, system, USER]) == f"<u>hello</u><a>a</a><u>{within}\nhello</u><a>"
+    assert template.render([USER, system]) == f"<u>hello\n{within}</u><a>"
     assert template.render([system]) == "<u>careful</u><a>"
     assert template.render([system, answer]) == "<u>careful</u><a>a</a><a>"
     parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
     assert template.render([system, {"role": "user", "content": parts}]) == "<u>careful\nx\ny</u><a>"
     assert template.render([system | {"content": parts}, USER]) == "<u>x\ny\nhello</u><a>"
+
+
+MIDST = [
+    # the template's branch for the system, and how one in the midst is then printed
+    ("<s>{{ m.content }}</s>", "<s>s</s><u>hello</u><a>a</a><s>note</s><u>hello</u><a>"),
+    ("{% if loop.first %}<s>{{ m.content }}</s>{% endif %}", None),
+    ("{% if loop.first %}<s>{{ m.content }}</s>{% else %}{{ raise_exception('only first') }}{% endif %}", None),
+    ("{% if loop.last or loop.first %}<s>{{ m.content }}</s>{% else %}{{ raise_exception('ends') }}{% endif %}", None),
+]
+
+
+@pytest.mark.parametrize(("branch", "printed"), MIDST)
+def test_a_system_message_in_the_midst(branch, printed):
+    template = ChatTemplate(by_role(system=branch, user="<u>{{ m.content }}</u>", assistant="<a>{{ m.content }}</a>"))
+    system, note = ({"role": "system", "content": text} for text in ("s", "note"))
+    answer = {"role": "assistant", "content": "a"}
+    within = "<system>\nnote\n</system>"
+    wanted = printed or f"<s>s</s><u>hello</u><a>a</a><u>{within}\nhello</u><a>"
+    assert template.render([system, USER, answer, note, USER]) == wanted
+    if printed is None:
+        # what was said stays where it was when the conversation goes on
+        begun = template.render([system, USER, note], add_generation_prompt=False)
+        assert begun == f"<s>s</s><u>hello\n{within}</u>"
+        assert template.render([system, USER, note, answer, USER]).startswith(begun)
+        assert template.render([system, note, USER]) == "<s>s\nnote</s><u>hello</u><a>"
+        parts = note | {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+        assert "<system>\na\nb\n</system>" in template.render([system, USER, parts])
+
+
+def test_a_system_message_between_a_call_and_what_follows():
+    branches = {
+        "user": "<u>{{ m.content }}</u>",
+        "assistant": "<a>{{ m.content }}</a>",
+        "tool": "<t>{{ m.content }}</t>",
+    }
+    first = "{% if loop.first %}<s>{{ m.content }}</s>{% endif %}"
+    note = {"role": "system", "content": "note"}
+    said = ChatTemplate(by_role(system=first, **branches)).render([USER, called(), result(), note])
+    assert said == "<u>hello</u><a></a><t>sunny\n<system>\nnote\n</system></t><a>"
+
+
+HOISTS = (
+    "{% for m in messages %}{% if m.role == 'system' %}<s>{{ m.content }}</s>{% endif %}{% endfor %}"
+    "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role[0] }}>{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+def test_a_system_message_changes_nothing_before_it_where_a_template_prints_all_at_the_beginning():
+    template = ChatTemplate(HOISTS)
+    system, more, note = ({"role": "system", "content": text} for text in ("s", "more", "note"))
+    answer = {"role": "assistant", "content": "a"}
+    turns = [system, more, USER, note, answer, note, USER, answer]
+    for n in range(2, len(turns)):
+        begun, longer = (template.render(turns[:k], add_generation_prompt=False) for k in (n, n + 1))
+        assert longer.startswith(begun) or turns[n]["role"] == "user"  # a note before it is then in it
+    assert longer == (
+        "<s>s</s><s>more</s><u>hello\n<system>\nnote\n</system><a>a<u><system>\nnote\n</system>\nhello<a>a"
+    )
+
+
+def test_a_system_message_between_a_call_and_its_results_stands_behind_them():
+    """Templates look for what calls gave right behind them."""
+    refuses = (
+        "{% for m in messages %}{% if m.role == 'tool' and not (loop.previtem.tool_calls or loop.previtem.role == "
+        "'tool') %}{{ raise_exception('no call') }}{% endif %}<{{ m.role[0] }}>{{ m.content }}{% endfor %}"
+    )
+    note = {"role": "system", "content": "note"}
+    said = [USER, called(call({})), note, result(), result(), {"role": "assistant", "content": "a"}]
+    wanted = "<u>hello<a><t>sunny<t>sunny\n<system>\nnote\n</system><a>a"
+    assert ChatTemplate(refuses).render(said) == wanted
+    assert ChatTemplate(HOISTS).render(said) == wanted
 
 
 def test_a_system_message_that_is_printed_at_times():
@@ -236,6 +384,16 @@ def test_tools_that_a_template_does_not_print_are_in_the_log(caplog):
         ChatTemplate(CALLS + "{# of its own #}").render([USER], tools=tools)
     assert [record.message for record in caplog.records] == [
         "the chat template doesn't print tools: the model will not know of them"
+    ]
+
+
+def test_calls_that_a_template_does_not_print_are_in_the_log(caplog):
+    ChatTemplate(CALLS).render(ASKS)
+    assert caplog.records == []
+    for _ in range(2):
+        ChatTemplate(NONE + "{# of its own #}").render(ASKS)
+    assert [record.message for record in caplog.records] == [
+        "the chat template doesn't print calls: those of earlier answers are left out of the prompt"
     ]
 
 

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from tests.chat.score import __main__ as program
+from tests.chat.score.answers import read_folder
+from tests.chat.score.variants import VARIANTS, bare, fenced, listed
 from tests.chat.shapes import CALLS, REASONS
 
 CALL = {"type": "function", "id": "call00001", "function": {"name": "look", "arguments": '{"at": "é"}'}}
@@ -84,13 +86,23 @@ def test_variants(tmp_path, capsys, monkeypatch):
         text = f'Well. <{mark}>\n{{"name": "look", "arguments": {{"at": "é"}}}}\n</{mark}>'
         meant = {"content": "Well.", "calls": [["look", {"at": "é"}]]}
         answer = {"case": "call", "settings": {"tools": True}, "generation_prompt": "", "text": text, "meant": meant}
-        file = {"template": template, "bos_token": "", "eos_token": "", "outputs": [answer | {"as_meant": True}]}
+        alone = {"text": text.removeprefix("Well. "), "meant": {"calls": meant["calls"]}}  # which can be without marks
+        answers = [answer | {"as_meant": True}, answer | alone | {"as_meant": True}]
+        file = {"template": template, "bos_token": "", "eos_token": "", "outputs": answers}
         (tmp_path / f"{name}.json").write_text(json.dumps(file | {"template_name": name}))
     monkeypatch.setattr("sys.argv", ["score", str(tmp_path), "--table", "variants"])
     program.main()
     of_known, of_own, _ = [line.split("  ") for line in capsys.readouterr().out.splitlines()[1:4]]
-    assert {cell.strip().partition(" ")[2] for cell in of_own[1:] if cell} == {"2 of 2"}
-    assert "words 1 of 2" in [cell.strip() for cell in of_known]  # nothing is lost, but it isn't read
+    assert {cell.strip().partition(" ")[2] for cell in of_own[1:] if cell} == {"4 of 4"}
+    assert [cell.strip().partition(" ")[0] for cell in of_own[1:] if cell.strip()] == list(VARIANTS)
+    *_, own = read_folder(tmp_path, "own")
+    said, alone = '{"name": "look", "arguments": {"at": "é"}}', text.removeprefix("Well. ")
+    wrapped = '[{"type": "function", "function": {"name": "look", "parameters": "{\\"at\\": \\"\\\\u00e9\\"}"}}]'
+    pretty = json.dumps(json.loads(said), indent=2, ensure_ascii=False)
+    assert [case["text"] for case in own.data["outputs"]] == [text, alone]
+    for vary, written in ((bare, said), (listed, wrapped), (fenced, f"```json\n{pretty}\n```\n")):
+        assert [case["text"] for case in vary(own).data["outputs"]] == [text, written]
+    assert "words 2 of 4" in [cell.strip() for cell in of_known]  # nothing is lost, but it isn't read
 
 
 def test_tables_that_there_are_not(monkeypatch, capsys):

@@ -223,9 +223,34 @@ def test_a_call_may_return_nothing(run, tmp_path):
     status, out, err = run(*given, "--tool-format", "hermes", stdin="\nLook!\n\n")
     assert (status, out) == (0, "\n\n")
     assert err.splitlines()[-2:] == ['[call: look({"at": "a"}); type what it returns]'] * 2
-    status, out, err = run(*given, stdin="Look!\n")
+    status, out, err = run(*given, "--tool-format", "none", stdin="Look!\n")
     assert (status, out) == (2, "")
     assert "give --tool-format, one of hermes, " in err
+
+
+def test_tools_that_no_grammar_holds_are_named_once(run, tmp_path):
+    (tmp_path / "t.jinja").write_text(HERMES)
+    names = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    tag = {"name": "tag", "parameters": {"type": "object", "properties": {"names": names}}}
+    (tmp_path / "tools.json").write_text(json.dumps([LOOK, tag]))
+    given = ["chat", *ONE_THREAD, "--chat-template", tmp_path / "t.jinja", "--max-tokens", 2]
+    status, _, err = run(*given, "--tools", tmp_path / "tools.json", stdin="Look!\nAgain!\n")
+    assert status == 0
+    (said,) = err.splitlines()
+    assert said.startswith("[the arguments of the tool 'tag' are held to no schema: uniqueItems at ")
+
+
+def test_tools_that_the_template_does_not_show(run, tmp_path):
+    """They are described, which is said once; calls are JSON, and what they return is shown as text."""
+    source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
+    (tmp_path / "t.jinja").write_text(source)
+    (tmp_path / "tools.json").write_text(json.dumps([{"type": "function", "function": LOOK}]))
+    grammar = "root ::= " + json.dumps('<tool_call>\n{"name": "look", "arguments": {"at": "a"}}\n</tool_call>')
+    given = ["chat", "--seed", 1, *ONE_THREAD, "--chat-template", tmp_path / "t.jinja", "--grammar", grammar]
+    status, out, err = run(*given, "--tools", tmp_path / "tools.json", stdin="Look!\nfar\n")
+    assert (status, out) == (0, "\n\n")
+    said = "[the chat template shows no tools: they are described in a system message, and calls are JSON]"
+    assert err.splitlines() == [said, *['[call: look({"at": "a"}); type what it returns]'] * 2]
 
 
 def test_files_of_tools_of_another_form(run, tmp_path):

@@ -12,7 +12,7 @@ import oxillama.compat as llama_cpp
 from oxillama.compat import llama_chat_format
 from oxillama.compat.chat_styles import STYLES, written
 from oxillama.core.loading import shipped_model
-from oxillama.errors import ConfigError, MessageError, ToolFormatError
+from oxillama.errors import ConfigError, MessageError
 from tests.compat.shapes import SHAPES, shape
 
 FORMATS = json.loads((Path(__file__).parents[1] / "data/compat/chat_formats.json").read_text())
@@ -124,12 +124,22 @@ def test_a_call_that_max_tokens_cut_off_ends_with_length(caller, stream):
     assert last["choices"][0]["finish_reason"] == "length"
 
 
-def test_tools_auto(caller, model):
+def test_tools_auto(caller):
     chunks = list(caller.create_chat_completion(MESSAGES, tools=TOOLS, max_tokens=8, temperature=0, stream=True))
     assert chunks[-1]["choices"][0]["finish_reason"] in ("length", "stop", "tool_calls")
     assert content(caller.create_chat_completion(MESSAGES, tools=TOOLS, tool_choice="none", max_tokens=4))
-    with pytest.raises(ToolFormatError):
-        model.create_chat_completion(MESSAGES, tools=TOOLS)
+
+
+def test_tools_that_the_template_does_not_show():
+    """They are described in a system message, and calls are JSON."""
+    keywords = {"max_tokens": 120, "temperature": 0, "tools": TOOLS, "tool_choice": "required"}
+    with llama_cpp.Llama(shipped_model(), n_ctx=1024) as loaded:
+        whole = loaded.create_chat_completion(MESSAGES, **keywords)["choices"][0]
+        chunks = list(loaded.create_chat_completion(MESSAGES, stream=True, **keywords))
+    (called, *_) = whole["message"]["tool_calls"]
+    pieces = [piece for chunk in chunks for piece in delta(chunk).get("tool_calls", ()) if piece["index"] == 0]
+    assert "".join(piece["function"]["arguments"] for piece in pieces) == called["function"]["arguments"]
+    assert json.loads(called["function"]["arguments"])["n"] in (True, False)
 
 
 @pytest.mark.parametrize(

@@ -261,3 +261,14 @@ def test_threads_share_one_model(model):
     with ThreadPoolExecutor(12) as pool:
         running = [pool.submit(call, i) for i in range(8) for call in (run, chat, drawn)]
         assert [one.result() for one in running] == alone
+
+
+def test_stop_strings_that_are_control_tokens(model, engine):
+    stop, (token,) = "<|user|>", engine.tokenize("<|user|>", add_special=False, parse_special=True)
+    options = {"max_tokens": 24, "seed": 1, "logit_bias": {token: 12.0}}
+    alone = text(model(PROMPT, **options))
+    ended = model(PROMPT, stop=[stop], **options)
+    assert ended["choices"][0]["finish_reason"] == "stop"
+    assert alone.startswith(text(ended))
+    *_, last = model(PROMPT, stop=stop, stream=True, **options)
+    assert last["choices"][0]["finish_reason"] == "stop"

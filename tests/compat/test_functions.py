@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 import oxillama.compat as llama_cpp
+from oxillama.compat.functions import _arguments
 from oxillama.compat.llama_chat_format import get_chat_completion_handler
 from oxillama.core.loading import shipped_model
 from oxillama.core.results import Chunk, Completion
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, GrammarError
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data/compat/functions.json").read_text())
 TOOLS, MESSAGES = RECORDED["tools"], RECORDED["messages"]
@@ -245,3 +246,18 @@ def test_a_model_calls(handler, stream):
         assert json.loads(text)["n"] in (True, False)
         found = model.create_chat_completion(messages, tools=ONE, tool_choice="auto", temperature=0, max_tokens=20)
         assert found["choices"][0]["finish_reason"] in ("stop", "length", "tool_calls")
+
+
+def test_a_function_that_no_grammar_holds():
+    """The model may choose it, and calls it with any object; by its name it can't be asked for."""
+    names = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    tag = {"type": "function", "function": {"name": "tag", "parameters": {"properties": {"names": names}}}}
+    form = "chatml-function-calling"
+    with llama_cpp.Llama(shipped_model(), n_ctx=512, seed=1, verbose=False, chat_format=form) as model:
+        options = {"messages": [{"role": "user", "content": "hi"}], "tools": [tag], "max_tokens": 4}
+        assert model.create_chat_completion(**options, tool_choice="auto")["choices"]
+        with pytest.raises(GrammarError, match="uniqueItems"):
+            model.create_chat_completion(**options, tool_choice={"type": "function", "function": {"name": "tag"}})
+    assert _arguments(tag["function"], asked=False).constraint == {"json_schema": '{"type": "object"}'}
+    with pytest.raises(GrammarError, match="uniqueItems"):
+        _arguments(tag["function"], asked=True)

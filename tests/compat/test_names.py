@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import logging
 import pickle
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from oxillama.compat.completion import COMPLETION
 from oxillama.compat.settings import CONSTRUCTOR
 from oxillama.core.loading import shipped_model
 from oxillama.errors import ConfigError
+from tests.models.bert import BERT, changed, with_head
 
 FACTS = json.loads((Path(__file__).parents[1] / "data/compat/names.json").read_text())
 # Which the replaced package takes as further keywords: without naming them, and without effect.
@@ -66,16 +68,16 @@ def test_install():
 
 
 def test_functions_of_the_c_interface():
-    with pytest.raises(NotImplementedError, match=r"llama_decode\(\)"):
-        llama_cpp.llama_decode(None)
+    with pytest.raises(NotImplementedError, match=r"llama_sampler_init_greedy\(\)"):
+        llama_cpp.llama_sampler_init_greedy()
     with pytest.raises(AttributeError, match="no attribute 'other'"):
         llama_cpp.other  # noqa: B018
-    buffer = bytearray(8)
-    with llama_cpp.Llama(shipped_model(), vocab_only=True) as model:
-        vocab = llama_cpp.llama_model_get_vocab(model.model)
-        assert llama_cpp.llama_token_to_piece(vocab, 449, buffer, 8, 0, False) == 4
-        assert llama_cpp.llama_token_to_piece(vocab, 449, buffer, 2, 0, False) == -4
-    assert bytes(buffer[:4]) == b"Once"
+    low_level = llama_cpp.llama_cpp
+    for name in (*low_level.FUNCTIONS, *low_level.ALIASES, *low_level.TYPES):
+        assert getattr(llama_cpp, name) is getattr(low_level, name)
+        assert name in dir(low_level)
+    assert [name for name in low_level.ALIASES.values() if name not in low_level.FUNCTIONS] == []
+    assert [f for f in low_level.FUNCTIONS.values() if not f.__doc__] == []
 
 
 def test_tables_of_the_manual():
@@ -100,7 +102,7 @@ def test_refused_options_are_named(keyword, model):
 ACCEPTED = {
     "n_gpu_layers": -1, "split_mode": 2, "main_gpu": 1, "use_mmap": False, "n_ubatch": 8, "n_threads_batch": 3,
     "offload_kqv": False, "flash_attn": True, "op_offload": True, "swa_full": True, "no_perf": True, "numa": True,
-    "verbose": False, "f16_kv": False, "mul_mat_q": False, "n_parts": 2,
+    "verbose": False, "use_mlock": True, "f16_kv": False, "mul_mat_q": False, "n_parts": 2,
 }  # fmt: skip
 
 
@@ -120,7 +122,7 @@ def test_accepted_settings_change_nothing(model):
         ({"yarn_orig_ctx": 5}, "yarn_orig_ctx must be left out"),
         ({"rope_scaling_type": 1}, "rope_freq_scale must be given"),
         ({"n_ctx": -1}, "n_ctx must be from"),
-        ({"n_ctx": 1 << 20}, "^n_ctx "),
+        ({"n_ctx": 1 << 40}, "^n_ctx "),
         ({"n_threads": -1}, "^n_threads must be"),
         ({"kv_overrides": 3}, "^kv_overrides must map"),
         ({"rope_freq_base": 0.5}, "^rope_freq_base must be"),
@@ -134,6 +136,48 @@ def test_accepted_settings_change_nothing(model):
 def test_wrong_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
         llama_cpp.Llama(shipped_model(), **settings)
+
+
+def test_what_is_taken_with_a_warning(caplog):
+    caplog.set_level(logging.WARNING, "oxillama")
+    with llama_cpp.Llama(shipped_model(), n_ctx=1100, use_mlock=True) as model:
+        ids = model.tokenize(b"The cat") * 400
+        assert (model.n_ctx(), model.engine.context_size, llama_cpp.llama_model_n_ctx_train(model)) == (
+            1100,
+            1100,
+            1024,
+        )
+        assert model(ids[:1090], max_tokens=4)["usage"]["completion_tokens"] == 4
+        short = model("The cat", max_tokens=8, temperature=0)["choices"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "use_mlock=True changes nothing: pages of weights can't be locked",
+        "n_ctx=1100 is more than the 1024 tokens that the model was trained for",
+    ]
+    with llama_cpp.Llama(shipped_model(), n_ctx=1024) as model:
+        assert model("The cat", max_tokens=8, temperature=0)["choices"] == short
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("settings", [{"rope_freq_scale": 0.5}, {"rope_scaling_type": 2, "rope_freq_scale": 0.5}])
+def test_rope_keywords_stretch_the_context(settings, caplog):
+    caplog.set_level(logging.WARNING, "oxillama")
+    for n_ctx, n_warnings in ((2048, 0), (2049, 1)):
+        with llama_cpp.Llama(shipped_model(), n_ctx=n_ctx, **settings) as model:
+            assert (model.n_ctx(), model.engine.model_config.rope.original_context) == (n_ctx, 1024)
+        assert len(caplog.records) == n_warnings
+
+
+def test_a_model_with_a_table_of_positions_keeps_it(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, "oxillama")
+    path = changed(with_head(tmp_path), BERT)
+    with llama_cpp.Llama(str(path), n_ctx=0, embedding=True) as model:
+        trained, row = model.n_ctx(), model.embed("abc")
+    assert caplog.records == []
+    with llama_cpp.Llama(str(path), n_ctx=5 * trained, embedding=True) as model:
+        assert (model.n_ctx(), model.n_batch, model.embed("abc")) == (trained, trained, row)
+    assert caplog.records[-1].getMessage() == (
+        f"n_ctx={5 * trained} is more than the {trained} positions that the model has, which are kept"
+    )
 
 
 def test_unknown_keywords_and_missing_files():

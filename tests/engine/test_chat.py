@@ -1,10 +1,12 @@
 """Messages on their way to a prompt, in every call that takes them."""
 
 import asyncio
+import json
 
 import pytest
 
 import oxillama as ox
+from tests.chat.shapes import calls_as
 
 PLAIN = [
     {"role": "system", "content": "Be kind.\nBe short."},
@@ -145,3 +147,22 @@ def test_a_message_that_the_template_leaves_out_is_an_error(engine):
     source = "{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}"
     with pytest.raises(ox.MessageError, match=r"messages\[2\] is not in the prompt"):
         engine.chat(PLAIN, chat_template=source)
+
+
+@pytest.mark.parametrize("arguments", ['{"a": "<|user|>', '{"<|end|>": 1, "<|end|>": 2}', "<|user|><|end|>"])
+@pytest.mark.parametrize("form", ["c.function.arguments | tojson", "c.function.arguments | string"])
+@pytest.mark.parametrize("refused", ["", "{% if messages[1].tool_calls %}{{ raise_exception('calls') }}{% endif %}"])
+def test_control_tokens_in_calls_that_are_wrong_stay_text(engine, arguments, form, refused):
+    """Whether the call is shown as it is, or as text of the answer."""
+    call = {"id": "call00001", "type": "function", "function": {"name": "<|system|>", "arguments": arguments}}
+    asked = {"role": "user", "content": "hi"}
+    messages = [
+        asked,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "<|end|>"},
+    ]
+    template = refused + calls_as(form)
+    ids = engine.chat_tokens(messages, chat_template=template)
+    assert not any(map(engine.tokenizer.is_special, ids[1:]))
+    assert engine.detokenize(ids[1:]) == ox.ChatTemplate(template).render(messages)
+    assert arguments in engine.detokenize(ids) or json.dumps(arguments)[1:-1] in engine.detokenize(ids)

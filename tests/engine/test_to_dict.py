@@ -37,7 +37,7 @@ def test_a_completion(logit_bias):
     found = dumped(r)
     assert set(found) == {
         "text", "token_ids", "finish_reason", "stop_reason", "index", "logprobs", "prompt_logprobs", "end",
-        "tool_calls", "usage", "timings", "speculation", "reasoning", "raw",
+        "tool_calls", "usage", "timings", "speculation", "reasoning", "raw", "warnings",
     }  # fmt: skip
     for name in ("text", "token_ids", "finish_reason", "stop_reason", "index"):
         assert found[name] == getattr(r, name)
@@ -63,7 +63,7 @@ def test_chunks():
     chunks = [dumped(c) for c in engine.stream("the bed", max_tokens=3, logprobs=0, ignore_eos=True)]
     assert set(chunks[0]) == {
         "text", "token_ids", "finish_reason", "logprobs", "prompt_logprobs", "index", "tool_calls", "stop_reason",
-        "end", "usage", "reasoning", "tool_call_deltas", "raw",
+        "end", "usage", "reasoning", "tool_call_deltas", "raw", "warnings",
     }  # fmt: skip
     assert [set(c["usage"] or ()) for c in chunks] == [set()] * (len(chunks) - 1) + [USAGE]
 

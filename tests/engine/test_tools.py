@@ -156,7 +156,7 @@ def test_without_tools(engine):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"tools": TOOLS}, ox.ToolFormatError, "the chat template doesn't tell in which format"),
+        ({"tools": TOOLS, "tool_format": "none"}, ox.ToolFormatError, "the chat template doesn't tell in which format"),
         ({"tools": TOOLS, "tool_format": "xml"}, ox.ToolFormatError, "tool_format must be one of 'hermes'"),
         (
             {"tools": TOOLS, "tool_choice": "maybe"},
@@ -287,7 +287,8 @@ def test_what_is_no_call_is_free(engine, form):
 def test_a_schema_that_calls_cannot_be_held_to(engine):
     tools = [{"name": "f", "parameters": {"properties": {"a": {"$ref": "https://example.org/a"}}}}]
     with pytest.raises(ox.GrammarError, match="the parameters of the tool 'f'"):
-        engine.chat(ASK, tools=tools, tool_format="hermes")
+        engine.chat(ASK, tools=tools, tool_format="hermes", tool_choice="required")
     with pytest.raises(ox.GrammarError, match="must be of type object"):
         engine.chat(ASK, tools=[{"name": "f", "parameters": {"type": "string"}}], tool_format="hermes")
+    assert engine.chat(ASK, tools=tools, tool_format="hermes", max_tokens=3).token_ids  # see test_free_tools.py
     assert engine.chat(ASK, tools=tools, tool_format="hermes", constrain_tools=False, max_tokens=3).token_ids

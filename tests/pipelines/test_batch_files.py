@@ -408,12 +408,12 @@ def test_a_format_of_calls_is_asked_for_and_given(folder):
     body = {"messages": [{"role": "user", "content": "hi"}], "tools": [tool], "tool_choice": "required", "seed": 1,
             "parallel_tool_calls": False}  # fmt: skip
     write("in.jsonl", [{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}])
-    assert main(["batch", "in.jsonl", "out.jsonl", "-t", "1"]) == 1
+    assert main(["batch", "in.jsonl", "out.jsonl", "-t", "1", "--tool-format", "none"]) == 1
     assert "give --tool-format, one of hermes, " in str(read("out.jsonl"))
-    flags = ["-t", "1", "--tool-format", "hermes"]
-    assert main(["batch", "in.jsonl", "called.jsonl", *flags]) == 0
-    (choice,) = read("called.jsonl")[0]["response"]["body"]["choices"]
-    assert choice["message"]["tool_calls"][0]["function"]["name"] == "add"
+    for name, flags in (("named", ["--tool-format", "hermes"]), ("plain", [])):
+        assert main(["batch", "in.jsonl", f"{name}.jsonl", "-t", "1", *flags]) == 0
+        (choice,) = read(f"{name}.jsonl")[0]["response"]["body"]["choices"]
+        assert choice["message"]["tool_calls"][0]["function"]["name"] == "add"
 
 
 def test_requests_go_on_where_they_stopped(folder, engine):

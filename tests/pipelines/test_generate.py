@@ -131,6 +131,9 @@ def test_rows_have_options_of_their_own(engine):
         assert found["answer"][i] == own.text
     assert found["answer_tokens"][:3] == [5, 9, 1]
     assert found["answer"][3] == engine.generate("The cat", max_tokens=12, seed=3, stop=" ").text
+    (user,) = engine.tokenize("<|user|>", add_special=False, parse_special=True)
+    mapper = generate(prompt="p", stop="<|user|>", logit_bias={user: 30.0}, max_tokens=5, details=["finish_reason"])
+    assert mapper({"p": ["The cat"]}) == {"p": ["The cat"], "answer": [""], "answer_finish_reason": ["stop"]}
     assert found["answer"][0] != found["answer"][1]
 
 
@@ -225,6 +228,12 @@ def test_calls_of_tools_are_a_column_of_json(engine):
     assert found["answer"] == [own.text, None]
     assert json.loads(found["answer_tool_calls"][0]) == [call.to_dict() for call in own.tool_calls] != []
     assert found["answer_tool_calls"][1] is None
+    unheld = {"name": "f", "parameters": {"properties": {"a": {"$ref": "https://example.org/a"}}}}
+    options = {"tools": [unheld], "tool_format": "hermes", "max_tokens": 2}
+    found = generate(messages="m", details=["warnings"], **options)({"m": [messages, None]})
+    ((said,), nothing) = found["answer_warnings"]
+    assert said.startswith("the arguments of the tool 'f' are held to no schema: ")
+    assert nothing is None
 
 
 def test_a_template_without_columns_is_for_every_row(engine):

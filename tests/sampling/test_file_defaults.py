@@ -9,7 +9,7 @@ from oxillama.config import SamplerConfig
 from oxillama.errors import LoadError, MissingKeyError
 from oxillama.gguf.entries import make_entry, value_type
 from oxillama.gguf.metadata import Metadata
-from oxillama.sampling.file_defaults import read_sampling_defaults
+from oxillama.sampling.file_defaults import STAGE_NAMES, idle_settings, read_sampling_defaults
 
 # By llama.cpp's gguf-py/gguf/constants.py, with the types of its writer.
 KEYS = {
@@ -130,3 +130,12 @@ def test_a_sequence_that_can_t_be_honoured_is_said(sequence, caplog):
         assert read(sequence=sequence, top_k=7) == SamplerConfig(top_k=7)
     assert "general.sampling.sequence" in caplog.text
     assert "SamplerChain" in caplog.text
+
+
+def test_stages_that_are_not_named_are_idle():
+    assert idle_settings(STAGE_NAMES) == {}
+    assert idle_settings(["top_k", "nucleus", "temp", "other"]) == {
+        "repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "dry_multiplier": 0.0,
+        "top_n_sigma": 0.0, "typical_p": 1.0, "min_p": 0.0, "xtc_probability": 0.0,
+    }  # fmt: skip
+    SamplerConfig(**idle_settings([]))

@@ -41,6 +41,13 @@ class Answer:
                 found.append((lines.get("event"), data))
         return found
 
+    @property
+    def lines(self):
+        """The objects of a stream that has one a line."""
+        assert self.headers["content-type"] == "application/x-ndjson"
+        assert self.body.endswith(b"\n")
+        return [json.loads(line) for line in self.body.decode().split("\n")[:-1]]
+
 
 class Client:
     """Calls an application as a server would."""

@@ -6,7 +6,8 @@ from oxillama.chat.calls import BrokenToolCall, ToolCall
 from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, DeltaReader, content_tokens
-from oxillama.server.turns import of_items
+from oxillama.server.reading import Reading
+from oxillama.server.turns import Offered, of_items
 
 UNREAD = BrokenToolCall("<call>{", "no name", complete=True, id="id0")
 
@@ -73,12 +74,15 @@ def test_reasoning_stays_in_its_turn():
     thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "R1"}]}
     asked = {"type": "message", "role": "user", "content": "again"}
     answer = {"type": "message", "role": "assistant", "content": "a"}
-    assert [(m["role"], m.get("reasoning_content")) for m in of_items([thought, asked, answer], None).whole()] == [
+    assert [
+        (m["role"], m.get("reasoning_content"))
+        for m in of_items([thought, asked, answer], None, Offered([]), Reading()).whole()
+    ] == [
         ("assistant", "R1"),
         ("user", None),
         ("assistant", None),
     ]
-    assert of_items([asked, thought], None).whole()[-1] == {
+    assert of_items([asked, thought], None, Offered([]), Reading()).whole()[-1] == {
         "role": "assistant",
         "content": "",
         "reasoning_content": "R1",

@@ -101,7 +101,6 @@ def test_the_usage_so_far(client):
     ({"tools": [TOOL, TOOL]}, "tools[1].function.name", "invalid_value"),
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}},
      "tool_choice.function.name", "invalid_value"),
-    ({"tools": [TOOL]}, "tools", "tool_format_unknown"),
     ({"lora": [{"name": "pirate"}]}, "lora[0].name", "invalid_value"),
     ({"logit_bias": {"99999999": 1}}, "logit_bias", "invalid_value"),
     ({"guided_json": {}}, "guided_json", "unsupported_parameter"),
@@ -196,15 +195,12 @@ def test_allowed_tools_leave_the_prompt_as_it_is(configured, tmp_path):
 
 
 def test_remedies_are_those_of_a_server(client, configured):
-    error = client.post(CHAT, messages=HI, tools=[TOOL]).error
+    error = configured(tool_format="none").post(CHAT, messages=HI, tools=[TOOL]).error
     assert (error["param"], error["code"]) == ("tools", "tool_format_unknown")
     assert error["message"].startswith(
         "the chat template doesn't tell in which format the model calls tools: give --tool-format, one of "
         f"{', '.join(FORMATS)}, text ("
     )
-    error = client.post(CHAT, messages=HI, reasoning_budget=5).error
-    assert error["param"] == "reasoning_budget"
-    assert error["message"].endswith("--reasoning-format")
     with pytest.raises(ToolFormatError, match=r"^tool_format must be one of"):
         configured(tool_format="hermse")
 
@@ -234,12 +230,31 @@ def test_the_models_own_end_is_no_reason_to_stop(client, engine):
 
 def test_a_schema_that_cant_be_held(configured):
     client = configured(tool_format="hermes")
-    answer = client.post(CHAT, messages=HI, max_tokens=2, tools=[NOT_HELD])
-    assert answer.status == 200
-    assert "held to no schema" in answer.headers["x-oxillama-warnings"]
+    for stream in (False, True):
+        answer = client.post(CHAT, messages=HI, max_tokens=2, tools=[TOOL, NOT_HELD], stream=stream)
+        assert answer.status == 200
+        assert answer.headers["x-oxillama-warnings"] == "the arguments of odd are held to no schema"
+    assert "x-oxillama-warnings" not in client.post(CHAT, messages=HI, max_tokens=2, tools=[TOOL]).headers
     answer = client.post(CHAT, messages=HI, max_tokens=2, tools=[NOT_HELD], tool_choice="required")
     assert answer.error["param"] == "tools[0].function.parameters"
     assert answer.error["code"] == "invalid_json_schema"
+    strict = {**NOT_HELD, "function": {**NOT_HELD["function"], "strict": True}}
+    answer = client.post(CHAT, messages=HI, max_tokens=2, tools=[TOOL, strict])
+    assert answer.error["param"] == "tools[1].function.parameters"
+
+
+def test_names_of_tools_break_no_header(configured, tmp_path):
+    path = tmp_path / "template.jinja"
+    path.write_text("{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{{ messages[0].content }}")
+    client = configured(tool_format="hermes", chat_template=str(path))
+    names = ["a\r\nX-Other: 1", "\x00\x7fé", *(f"odd{i}" for i in range(100))]
+    tools = [{**NOT_HELD, "function": {**NOT_HELD["function"], "name": name}} for name in names]
+    answer = client.post(CHAT, messages=HI, max_tokens=1, tools=tools)
+    assert answer.status == 200
+    said = answer.headers["x-oxillama-warnings"]
+    assert said.startswith("the arguments of a??X-Other: 1 are held to no schema; the arguments of ??? are held to no")
+    assert len(said) == 1000
+    assert "x-other" not in answer.headers
 
 
 def test_a_developer_is_a_system_where_the_template_knows_none(client, engine):

@@ -1,6 +1,7 @@
 """Clients that programs use, on a real socket. Those that aren't installed are skipped."""
 
 import json
+from typing import Literal
 
 import pytest
 
@@ -133,6 +134,37 @@ def test_anthropic_puts_calls_together(anthropic):
         final = stream.get_final_message()
     assert final.content[0].input["a"] in range(10)
     assert final.stop_reason == "tool_use"
+
+
+CALLS = (
+    "{{ tools | tojson }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+    '{% for c in m.tool_calls %}<tool_call>{"name": "{{ c.function.name }}", "arguments": '
+    "{{ c.function.arguments | tojson }}}</tool_call>{% endfor %}{% endfor %}<|assistant|>"
+)
+
+
+def test_anthropic_runs_tools_though_no_thread_is_kept(engine, tmp_path):
+    module = pytest.importorskip("anthropic", minversion="2")  # whose runners keep conversations by their ids
+    (tmp_path / "calls.jinja").write_text(CALLS)
+    given = []
+
+    @module.beta_tool
+    def add(a: Literal[1, 2, 3]) -> str:
+        """Adds."""
+        given.append(a)
+        return str(a)
+
+    with serving({"tiny": engine}, chat_template=str(tmp_path / "calls.jinja")) as (_, port):
+        client = module.Anthropic(base_url=f"http://127.0.0.1:{port}", api_key="none", max_retries=0)
+        runner = client.beta.messages.tool_runner(
+            model="tiny", messages=HI, max_tokens=300, tools=[add], max_iterations=4,
+            tool_choice={"type": "tool", "name": "add"},
+        )  # fmt: skip
+        with client:
+            kinds = [[block.type for block in message.content] for message in runner]
+    assert kinds == [["tool_use"]] * 4
+    assert len(given) == 4
+    assert set(given) <= {1, 2, 3}
 
 
 def test_anthropic_knows_errors(anthropic):

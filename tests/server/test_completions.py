@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from tests.server.client import HI
+
 COMPLETIONS = "/v1/completions"
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
@@ -135,3 +137,28 @@ def test_an_empty_prompt_is_the_token_of_the_beginning(client, engine):
     answer = client.post(COMPLETIONS, prompt="", max_tokens=3, temperature=0).json
     assert answer["choices"][0]["text"] == engine.generate([engine.tokenizer.bos_id], max_tokens=3, temperature=0).text
     assert client.post(COMPLETIONS, prompt="", add_special_tokens=False).error["param"] == "prompt"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_strings_that_are_control_tokens(client, engine, stream):
+    """In every dialect that takes stop strings: they end the text where the token comes, and are the reason."""
+    stop, (token,) = "<|user|>", engine.tokenize("<|user|>", add_special=False, parse_special=True)
+    options = {"logit_bias": {str(token): 14.0}, "max_tokens": 24, "seed": 1, "stream": stream, "ignore_eos": True}
+    own = {"logit_bias": {token: 14.0}, "max_tokens": 24, "seed": 1, "ignore_eos": True}
+    alone = engine.generate("Once", stop=[stop], **own, **PLAIN)
+    assert (alone.finish_reason, alone.stop_reason) == ("stop", stop)
+    for path, prompt in ((COMPLETIONS, {"prompt": "Once"}), ("/v1/chat/completions", {"messages": HI})):
+        answer = client.post(path, **prompt, **options, stop=[stop, "zz"])
+        found = [data for _, data in answer.events if data != "[DONE]"] if stream else [answer.json]
+        last = found[-1]["choices"][0]
+        assert (last["finish_reason"], last["stop_reason"]) == ("stop", stop)
+        if path == COMPLETIONS:
+            assert "".join(data["choices"][0]["text"] for data in found) == alone.text
+    end = "<|end|>"  # which ends the model's own answers too
+    answer = client.post(
+        "/v1/messages", messages=HI, max_tokens=400, stop_sequences=[end], temperature=0, stream=stream
+    )
+    said = next(d["delta"] for n, d in answer.events if n == "message_delta") if stream else answer.json
+    assert (said["stop_reason"], said["stop_sequence"]) == ("stop_sequence", end)
+    alone = engine.chat(HI, temperature=0)
+    assert engine.tokenizer.id_to_token(alone.stop_reason) == end

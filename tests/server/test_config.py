@@ -51,6 +51,14 @@ def test_flags_come_before_the_environment_and_that_before_the_file(tmp_path, mo
     assert models == [{"id": "x"}]
 
 
+def test_the_port_is_that_of_ollama_where_its_clients_are_to_find_it(capsys):
+    assert (ServerConfig().port, ServerConfig(ollama=True).port, ServerConfig(ollama=True, port=1).port) == (
+        8000, 11434, 1,
+    )  # fmt: skip
+    assert main(["serve", "--ollama", "--check-config"]) == 0
+    assert json.loads(capsys.readouterr().out)["server"]["port"] == 11434
+
+
 def test_the_key_of_the_environment():
     assert from_environment({"OXILLAMA_API_KEY": "abc"}) == {"api_key": "abc"}
     assert "abc" not in repr(ServerConfig(api_key="abc"))

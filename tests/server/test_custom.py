@@ -130,7 +130,6 @@ def test_a_wrong_choice_in_a_response_is_named(hermes, choice, place):
 
 
 @pytest.mark.parametrize(("fields", "param"), [
-    ({"tools": [tool(format=grammar("start: x", "lark"))]}, "tools[0].custom.format.grammar.syntax"),
     ({"tools": [tool(format=grammar("("))]}, "tools[0].custom.format.grammar.definition"),
     ({"tools": [tool(format=grammar("a)|(b"))]}, "tools[0].custom.format.grammar.definition"),
     ({"tools": [tool(format=grammar("a)|(?:b"))], "tool_choice": "required"},
@@ -139,7 +138,6 @@ def test_a_wrong_choice_in_a_response_is_named(hermes, choice, place):
     ({"tools": [tool(format={"type": "gbnf"})]}, "tools[0].custom.format.type"),
     ({"tools": [tool(format={"type": "grammar"})]}, "tools[0].custom.format.grammar"),
     ({"tools": [tool(), tool()]}, "tools[1].custom.name"),
-    ({"tools": [tool(parameters={})]}, "tools[0].custom.parameters"),
     ({"tools": [{"type": "custom"}]}, "tools[0].custom"),
     ({"tools": [tool()], "tool_choice": {"type": "custom", "custom": {"name": "go"}}}, "tool_choice.custom.name"),
     ({"tools": [tool()], "tool_choice": {"type": "custom"}}, "tool_choice.custom"),
@@ -147,13 +145,10 @@ def test_a_wrong_choice_in_a_response_is_named(hermes, choice, place):
     ({"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "run"}}},
      "tool_choice.function.name"),
     ({"tools": [ADD], "tool_choice": {"type": "custom", "custom": {"name": "add"}}}, "tool_choice.custom.name"),
-    ({"tools": [ADD], "tool_choice": {**CHOOSE_ADD, "custom": {"name": "nope"}}}, "tool_choice.custom"),
-    ({"tools": [ADD], "tool_choice": {**CHOOSE_ADD, "allowed_tools": {}}}, "tool_choice.allowed_tools"),
     ({"tools": [ADD, tool()], "tool_choice": allowed(CHOOSE_ADD, {"type": "function", "function": {"name": "run"}})},
      "tool_choice.allowed_tools.tools[1].function.name"),
     ({"tools": [ADD, tool()], "tool_choice": allowed({"type": "custom", "custom": {"name": "go"}})},
      "tool_choice.allowed_tools.tools[0].custom.name"),
-    ({"tools": [ADD], "tool_choice": {**allowed(CHOOSE_ADD), "function": {"name": "add"}}}, "tool_choice.function"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(hermes, fields, param):
     answer = hermes.post(CHAT, {"messages": HI, "max_tokens": 1, **fields})
@@ -196,11 +191,12 @@ def test_every_value_is_taken_or_refused_by_name(hermes, path):
         answer = hermes.post(CHAT, messages=HI, tools=[made], max_tokens=1)
         if answer.status != 200:
             assert answer.status == 400, (value, answer.body)
-            assert answer.error["param"].startswith("tools"), (value, answer.error)
+            too_long = answer.error["code"] == "context_length_exceeded"  # the prompt has the tool
+            assert too_long or answer.error["param"].startswith("tools"), (value, answer.error)
 
 
 @pytest.mark.parametrize(("form", "place"), [
-    ({"type": "grammar", "syntax": "lark", "definition": "start: x"}, "tools[0].format.syntax"),
+    ({"type": "grammar", "syntax": "ebnf", "definition": "x"}, "tools[0].format.syntax"),
     ({"type": "grammar", "syntax": "regex", "definition": "("}, "tools[0].format.definition"),
 ])  # fmt: skip
 def test_what_is_wrong_in_a_response_is_named(hermes, form, place):

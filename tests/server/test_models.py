@@ -1,6 +1,7 @@
 """Several models, adapters, and what administrators do with them."""
 
 import asyncio
+import math
 import os
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import oxillama as ox
 from oxillama.server import ServerConfig, create_app
 from oxillama.server.errors import ApiError
 from oxillama.server.models import ServedModel
+from oxillama.server.residence import leaves_in
 from tests.server.client import HI, Client
 from tests.speculative.drafting import make_draft
 
@@ -139,6 +141,54 @@ def test_a_model_that_idles_leaves_memory():
     time.sleep(0.02)
     asyncio.run(client.app.service.models.unload_idle())
     assert states(client) == {"one": "idle"}
+
+
+def test_a_server_whose_model_idled_is_ready():
+    model = ServedModel("one", load=loading())
+    client = served([model])
+    assert (client.get("/ready").status, client.get("/ready").json["status"]) == (503, "loading")
+    asyncio.run(client.app.service.models.load_all())
+    assert client.get("/ready").status == 200
+    asyncio.run(client.app.service.models.unload(model))
+    assert (client.get("/ready").status, states(client)) == (200, {"one": "idle"})
+
+
+def test_a_model_stays_for_as_long_as_was_asked():
+    model = ServedModel("one", load=loading(), at_start=False)
+    client = served([model], idle_unload=0.01)
+    service = client.app.service
+
+    async def states_after(seconds, wait):
+        await service.models.use("one")
+        service.residence.keep(model, seconds)
+        await service.residence.leave(model)
+        found = [model.state]
+        await asyncio.sleep(wait)
+        await service.models.unload_idle()
+        return [*found, model.state]
+
+    assert asyncio.run(states_after(0, 0)) == ["idle", "idle"]
+    assert asyncio.run(states_after(0.05, 0.6)) == ["ready", "idle"]
+    assert asyncio.run(states_after(60, 0.1)) == ["ready", "ready"]
+    assert asyncio.run(states_after(math.inf, 0.1)) == ["ready", "ready"]
+    assert leaves_in(model, 0.01) == math.inf
+    asyncio.run(service.models.close())
+
+
+def test_a_model_in_use_leaves_when_it_is_idle():
+    model = ServedModel("one", load=loading(), at_start=False)
+    service = served([model]).app.service
+
+    async def main():
+        with (await service.models.use("one")).in_use():
+            service.residence.keep(model, 0)
+            await service.residence.leave(model)
+            await asyncio.sleep(0.3)
+            assert model.state == "ready"
+        await asyncio.sleep(0.6)
+        return model.state
+
+    assert asyncio.run(main()) == "idle"
 
 
 @pytest.mark.parametrize("kind", ["lookup", "model"])

@@ -4,6 +4,8 @@ import base64
 import hashlib
 import re
 
+import pytest
+
 
 def test_the_page_runs_its_own_script_alone(client):
     answer = client.get("/")
@@ -28,3 +30,26 @@ def test_pages_need_no_key_and_can_be_left_out(configured):
     bare = configured(ui=False, docs=False)
     assert [bare.get(path).status for path in ("/", "/openapi.json", "/docs")] == [404, 404, 404]
     assert bare.get("/", origin="http://localhost").status == 404
+
+
+BROWSER = "text/html,application/xhtml+xml,*/*;q=0.8"
+
+
+@pytest.mark.parametrize(("settings", "accept", "kind"), [
+    ({}, BROWSER, "text/html"), ({}, "*/*", "text/html"), ({}, "application/json", "text/plain"),
+    ({"ollama": True}, BROWSER, "text/html"), ({"ollama": True}, "*/*", "text/plain"),
+    ({"ollama": True}, "application/json", "text/plain"), ({"ui": False}, "*/*", "application/json"),
+    ({"ui": False}, "application/json", "text/plain"), ({"ui": False, "ollama": True}, BROWSER, "text/plain"),
+])  # fmt: skip
+def test_the_root_tells_clients_of_ollama_that_it_runs(configured, settings, accept, kind):
+    client = configured(**settings)
+    for method in ("GET", "HEAD"):
+        answer = client.call(method, "/", headers={"accept": accept})
+        assert answer.headers["content-type"].startswith(kind)
+        assert answer.status == (404 if kind == "application/json" else 200)
+        if kind == "text/plain":
+            assert answer.body == (b"Ollama is running" if method == "GET" else b"")
+
+
+def test_clients_without_an_accept_header(configured):
+    assert configured(ollama=True).get("/").body == b"Ollama is running"

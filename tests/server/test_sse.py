@@ -5,22 +5,35 @@ import asyncio
 import pytest
 
 from oxillama.server.errors import ClientGone
-from oxillama.server.sse import EventWriter, encoded
+from oxillama.server.routes.messages import MessageDialect
+from oxillama.server.sse import SSE, EventWriter, JsonLines
 
 
 def writer_of(send, aborted, **changed):
-    options = {"stall": 60.0, "most": 1 << 20, "ping": 60.0, "behind": lambda: 0} | changed
+    options = {"stall": 60.0, "most": 1 << 20, "ping": 60.0, "behind": lambda: 0, "alive": SSE.alive} | changed
     return EventWriter(send, abort=lambda: aborted.append(True), **options)
 
 
-def test_silence_is_filled_with_comments():
+def empty():
+    return None, {"done": False}
+
+
+@pytest.mark.parametrize(
+    ("format", "filling"),
+    [
+        (SSE, b": keep-alive\n\n"),
+        (MessageDialect.stream_format, b'event: ping\ndata: {"type": "ping"}\n\n'),
+        (JsonLines(empty), b'{"done":false}\n'),
+    ],
+)
+def test_silence_is_filled(format, filling):
     sent = []
 
     async def send(message):
         sent.append(message["body"])
 
     async def main():
-        async with writer_of(send, [], ping=0.03) as writer:
+        async with writer_of(send, [], ping=0.03, alive=format.alive) as writer:
             await writer.write(b"one")
             await asyncio.sleep(0.12)
             await writer.write(b"two")
@@ -29,7 +42,7 @@ def test_silence_is_filled_with_comments():
     assert sent[0] == b"one"
     assert sent[-1] == b"two"
     assert len(sent) >= 3
-    assert set(sent[1:-1]) == {b": keep-alive\n\n"}
+    assert set(sent[1:-1]) == {filling}
 
 
 @pytest.mark.parametrize("changed", [{"stall": 0.05}, {"behind": lambda: 1 << 21, "stall": 60.0, "ping": 0.05}])
@@ -69,5 +82,12 @@ def test_other_cancellations_pass():
 
 def test_events_are_whole_lines():
     first = 'data: {"a":"é\\n\u2028"}\n\n'.encode()
-    assert encoded([(None, {"a": "é\n\u2028"})]) == encoded([(None, '{"a":"é\\n\u2028"}')]) == first
-    assert encoded([(None, {"a": "é\n\u2028"}), ("x.y", {})]) == first + b"event: x.y\ndata: {}\n\n"
+    assert SSE.encoded([(None, {"a": "é\n\u2028"})]) == SSE.encoded([(None, '{"a":"é\\n\u2028"}')]) == first
+    assert SSE.encoded([(None, {"a": "é\n\u2028"}), ("x.y", {})]) == first + b"event: x.y\ndata: {}\n\n"
+
+
+def test_objects_are_lines():
+    lines = JsonLines(empty)
+    assert lines.encoded([(None, {"a": "é\n\u2028"}), (None, '{"b":1}')]) == '{"a":"é\\n\u2028"}\n{"b":1}\n'.encode()
+    assert lines.headers["Content-Type"] == "application/x-ndjson"
+    assert {**lines.headers, **SSE.headers} == SSE.headers  # but for its type, they are the same

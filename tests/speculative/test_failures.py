@@ -1,5 +1,6 @@
 """Failing drafts, and abandoned or failing rounds: other requests are unaffected, and nothing stays behind."""
 
+import numpy as np
 import pytest
 
 from oxillama.core.results import CancelToken
@@ -38,6 +39,9 @@ WRONG = {
     "no token": (lambda tasks: [Proposal([N_VOCAB])] * len(tasks), "ids are integers below"),
     "negative": (lambda tasks: [Proposal([-1])] * len(tasks), "ids are integers below"),
     "a float": (lambda tasks: [Proposal([3.0])] * len(tasks), "ids are integers below"),
+    "a bool": (lambda tasks: [Proposal([True])] * len(tasks), "ids are integers below"),
+    "numpy's bool": (lambda tasks: [Proposal([np.bool_(True)])] * len(tasks), "ids are integers below"),
+    "numpy's, too large": (lambda tasks: [Proposal([np.int64(N_VOCAB)])] * len(tasks), "ids are integers below"),
     "into the text": (lambda tasks: [task.tokens.append(3) or Proposal([3]) for task in tasks], "may only read them"),
     "other probs": (lambda tasks: [Proposal([3], [])] * len(tasks), "numbers of probs"),
 }
@@ -55,6 +59,21 @@ def test_a_draft_that_is_wrong_fails_its_own_requests_alone(what):
     pieces += list(stream)
     assert [t for c in pieces for t in c.token_ids] == expected.token_ids
     assert_idle(engine)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint16, np.intc])
+def test_draft_tokens_may_be_numpys(kind):
+    engine = make_engine(n_blocks=40)
+    expected = engine.generate([5, 6], max_tokens=12, seed=1, ignore_eos=True).token_ids
+    text = [5, 6, *expected]
+
+    def right(tasks):
+        return [Proposal([kind(token) for token in text[len(task.tokens) :][: task.n]]) for task in tasks]
+
+    found = engine.generate([5, 6], max_tokens=12, seed=1, ignore_eos=True, draft=Broken(0, right), adaptive=False)
+    assert found.token_ids == expected
+    assert all(type(token) is int for token in found.token_ids)
+    assert found.speculation.accepted > 0
 
 
 def test_a_draft_that_raises_ends_its_requests_alone():

@@ -98,7 +98,7 @@ class TestAdded:
         assert tokens(vocab, vocab.encode("hello")) == ["[CLS]", "▁hello", "[SEP]"]
         assert tokens(vocab, vocab.encode("hello", add_special=False)) == ["▁hello"]
         meta = recorded("bert-bge")["metadata"]
-        assert tokens(vocab, make(meta, add_sep_token=False).encode("hello")) == ["[CLS]", "▁hello"]
+        assert tokens(vocab, make(meta, add_sep_token=False).encode("hello")) == ["[CLS]", "▁hello", "[SEP]"]
 
     def test_t5_adds_eos(self) -> None:
         meta = recorded("sentencepiece_unigram")["metadata"]
@@ -208,3 +208,34 @@ def test_a_charsmap_rewrites_text_before_segmentation() -> None:
     vocab = tokenizer("sentencepiece_unigram_rules")
     assert vocab.encode("ﬁ", add_special=False) == vocab.encode("fi", add_special=False)
     assert vocab.encode("a\u3000 b") == vocab.encode(" a b ")
+
+
+class TestFillInTheMiddle:
+    TEXTS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
+    NAMES = ("pre", "suf", "mid", "pad", "rep", "sep")
+
+    def test_tokens_are_known_by_their_texts(self) -> None:
+        vocab = make(byte_level(["a b"], extra=self.TEXTS))
+        assert [getattr(vocab, f"fim_{name}_id") for name in self.NAMES] == list(range(257, 263))
+        assert [vocab.is_eog(token) for token in range(257, 263)] == [False] * 3 + [True] * 3
+
+    def test_keys_come_first(self) -> None:
+        keys = {f"fim_{name}_token_id": i for i, name in enumerate(self.NAMES)}
+        vocab = make(byte_level(["a b"], extra=self.TEXTS), **keys)
+        assert [getattr(vocab, f"fim_{name}_id") for name in self.NAMES] == list(range(6))
+
+    def test_without_them(self) -> None:
+        vocab = tokenizer("llama-spm")
+        assert [getattr(vocab, f"fim_{name}_id") for name in self.NAMES] == [None] * 6
+
+
+def test_types_and_scores() -> None:
+    vocab = tokenizer("llama-spm")
+    metadata = recorded("llama-spm")["metadata"]
+    for token in (0, 1, 3, 300):
+        assert vocab.token_type(token) == metadata["tokenizer.ggml.token_type"][token]
+        assert vocab.token_score(token) == metadata["tokenizer.ggml.scores"][token]
+    assert tokenizer("qwen2").token_score(5) == 0.0
+    for call in (vocab.token_type, vocab.token_score):
+        with pytest.raises(TokenizerError, match="-1"):
+            call(-1)

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from oxillama._util.collector import paused_collector
+from oxillama._util.text_files import without_mark
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget, RuleSet
 from oxillama.grammar.json_schema.compilation import Compilation
@@ -136,7 +137,7 @@ def _from_source(
 def _read(schema: Any) -> Schema:
     if isinstance(schema, str | bytes):
         try:
-            schema = json.loads(schema)
+            schema = json.loads(without_mark(schema) if isinstance(schema, str) else schema)
         except (ValueError, RecursionError) as error:
             raise GrammarError(f"the schema is no JSON: {error}") from None
     if not isinstance(schema, dict | bool):

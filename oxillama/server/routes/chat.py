@@ -19,8 +19,8 @@ from oxillama.server.fields import CHAT, SERVING
 from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import conversation, requires_calls
-from oxillama.server.sse import DONE, Event, as_json
-from oxillama.server.turns import Translated, renamed
+from oxillama.server.sse import DONE, SSE, Event, as_json
+from oxillama.server.turns import Translated, moved_tools, renamed
 
 __all__ = ["chat_completions", "check_stream", "read_ask", "read_translated", "stream_options", "timings_of"]
 
@@ -30,7 +30,7 @@ _ENGINE = [field for field in CHAT.fields if field.to and field not in SERVING]
 
 async def chat_completions(exchange: Exchange) -> None:
     """POST /v1/chat/completions"""
-    await answered(exchange, CHAT, read_ask, ChatDialect)
+    await answered(exchange, CHAT, read_chat, ChatDialect)
 
 
 def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
@@ -69,19 +69,28 @@ def _leave_out_form(options: dict[str, Any], chosen: Chosen) -> None:
         raise bad_value("response_format", f"response_format: {fault}", "invalid_json_schema")
 
 
+def read_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+    """What a request asks for, with tools at their places in it. Raises ApiError."""
+    names = moved_tools(values)
+    if "max_completion_tokens" in values and "max_tokens" not in values:
+        names["max_tokens"] = "max_completion_tokens"
+    return read_translated(Translated(dict(values), names), exchange, chosen)
+
+
 def read_translated(translated: Translated, exchange: Exchange, chosen: Chosen) -> Ask:
     """What a request of another dialect asks for. Raises ApiError, which names the request's own fields."""
+    exchange.reading.names = translated.names
     ask = renamed(lambda: read_ask(translated.values, exchange, chosen), translated.names)
     return replace(ask, names=translated.names)
 
 
 def most_tokens(values: Mapping[str, Any]) -> int | None:
-    """How many tokens are wanted at most. Raises ApiError if two fields say different things."""
+    """How many tokens are wanted at most; None for no limit. Raises ApiError if two fields say different things."""
     old, new = values.get("max_tokens"), values.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
         raise bad_value("max_tokens", f"max_tokens is {old} and max_completion_tokens is {new}: give one of them")
     found = old if new is None else new
-    return None if found is None else min(found, 1 << 24)
+    return None if found is None or found < 0 else min(found, 1 << 24)
 
 
 def check_stream(values: Mapping[str, Any]) -> None:
@@ -102,6 +111,7 @@ def stream_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
 class ChatDialect:
     """Chat completions, and their chunks."""
 
+    stream_format = SSE
     tail = DONE
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from oxillama.server.fields import COMPLETIONS
 from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.routes.chat import check_stream, stream_options, timings_of
-from oxillama.server.sse import DONE, Event
+from oxillama.server.sse import DONE, SSE, Event
 
 __all__ = ["completions"]
 
@@ -50,11 +50,12 @@ def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> A
     echo = values.get("echo", False)
     if echo and "logprobs" in values:
         options["prompt_logprobs"] = max(values["logprobs"], values.get("prompt_logprobs", 0))
-    most = min(values.get("max_tokens", DEFAULT_TOKENS), 1 << 24)
-    if not most and not echo and "prompt_logprobs" not in values:
+    given = values.get("max_tokens", DEFAULT_TOKENS)
+    most = None if given < 0 else min(given, 1 << 24)
+    if most == 0 and not echo and "prompt_logprobs" not in values:
         raise bad_value("max_tokens", "max_tokens 0 is for echo or prompt_logprobs: without them there is no answer")
     options["max_tokens"] = most
-    if not most:
+    if most == 0:
         options.setdefault("prompt_logprobs", 0)  # which is all that there is to compute
     check_stream(values)
     prompts = prompts_of(values["prompt"])
@@ -109,6 +110,7 @@ class LogprobsReader:
 class CompletionDialect:
     """Completions, and their chunks."""
 
+    stream_format = SSE
     tail = DONE
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:

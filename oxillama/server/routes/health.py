@@ -50,7 +50,10 @@ async def models(exchange: Exchange) -> None:
 
 
 async def model(exchange: Exchange) -> None:
-    """GET /v1/models/{id}"""
+    """GET /v1/models/{id}; without an id, as clients that join addresses ask, the list."""
     name = exchange.parameters["id"]
+    if not name:
+        await models(exchange)
+        return
     chosen = exchange.service.models.find(name)
     await exchange.json(described(chosen.model, name, None if chosen.adapter is None else chosen.model.id))

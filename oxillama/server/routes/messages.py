@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from oxillama.chat.calls import read_argument_object
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, usage_of
 from oxillama.server.asks import Ask, Run
@@ -13,10 +14,12 @@ from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
 from oxillama.server.generating import answered, choices_of
+from oxillama.server.kinds import Placed
 from oxillama.server.models import Chosen
+from oxillama.server.reading import Reading
 from oxillama.server.routes.chat import read_translated
 from oxillama.server.routes.responses import count_tokens
-from oxillama.server.sse import Event
+from oxillama.server.sse import Event, ServerSentEvents
 from oxillama.server.turns import Translated, Turns, text_of, tool_names
 
 __all__ = ["count_message_tokens", "messages"]
@@ -29,6 +32,7 @@ NAMES = {
     "reasoning_effort": "output_config.effort",
     "reasoning_budget": "thinking.budget_tokens",
 }
+BILLING = "x-anthropic-billing-header"
 _SAME = ("model", "stream", "temperature", "top_p", "top_k", "thinking")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -40,14 +44,15 @@ async def messages(exchange: Exchange) -> None:
 
 def read_message(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
     """What a request asks for. Raises ApiError."""
-    return read_translated(as_chat(values), exchange, chosen)
+    return read_translated(as_chat(values, exchange.reading), exchange, chosen)
 
 
 async def count_message_tokens(exchange: Exchange) -> None:
     """POST /v1/messages/count_tokens"""
     values = await exchange.fields(COUNT_TOKENS)
     chosen = await exchange.service.models.use(values.get("model"))
-    await exchange.json({"input_tokens": await count_tokens(exchange, lambda: as_chat(values), chosen)})
+    count = await count_tokens(exchange, lambda: as_chat(values, exchange.reading), chosen)
+    await exchange.json({"input_tokens": count})
 
 
 def _is_begun(messages: list[dict[str, Any]]) -> bool:
@@ -57,10 +62,10 @@ def _is_begun(messages: list[dict[str, Any]]) -> bool:
     return last.get("role") == "assistant" and not last.get("tool_calls") and bool(said)
 
 
-def as_chat(values: Mapping[str, Any]) -> Translated:
+def as_chat(values: Mapping[str, Any], reading: Reading) -> Translated:
     """The fields of chat completions that say the same."""
     chat: dict[str, Any] = {name: values[name] for name in _SAME if name in values}
-    turns = turns_of(values)
+    turns = turns_of(values, reading)
     chat["messages"] = turns.whole()
     if _is_begun(chat["messages"]):
         chat["continue_final_message"] = True
@@ -86,7 +91,7 @@ def as_chat(values: Mapping[str, Any]) -> Translated:
             form, names = values["output_format"], {**NAMES, "response_format": "output_format"}
     if form is not None:
         chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": form["schema"]}}
-    return Translated(chat, {**turns.names, **tool_names(values.get("tools", ()), "input_schema"), **names})
+    return Translated(chat, {**turns.names, **tool_names(values.get("tools", []), "input_schema"), **names})
 
 
 def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,11 +100,40 @@ def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, "parameters": tool["input_schema"]}
 
 
-def turns_of(values: Mapping[str, Any]) -> Turns:
+def unbilled(system: Any, reading: Reading) -> Any:
+    """A system message without the line that Claude Code writes for the bill, which is said.
+
+    The line differs in each conversation, or in each request, and stands before everything else: behind it the prefix
+    cache would find nothing.
+    """
+    if isinstance(system, str):
+        kept = _after_billing(system, "system", reading)
+        return system if kept is None else kept
+    found = []
+    for place, block in zip(Placed.of("system", system).places, system, strict=True):
+        kept = _after_billing(block["text"], f"{place}.text", reading)
+        if kept is None:
+            found.append(block)
+        elif kept:
+            found.append({**block, "text": kept})
+    return found
+
+
+def _after_billing(text: str, place: str, reading: Reading) -> str | None:
+    """What follows the line for the bill; None for a text without one."""
+    if not text.startswith(f"{BILLING}:"):
+        return None
+    reading.say(f"{place}={BILLING}", BILLING)
+    return text.partition("\n")[2]
+
+
+def turns_of(values: Mapping[str, Any], reading: Reading) -> Turns:
     """Messages of chat completions: results of tools come as messages of their own, before what the user says."""
     turns = Turns()
     if "system" in values:
-        turns.say("system", text_of(values["system"]), "system")
+        system = unbilled(values["system"], reading)
+        if system or not values["system"]:
+            turns.say("system", text_of(system), "system")
     for i, message in enumerate(values["messages"]):
         place = f"messages[{i}]"
         content = message["content"]
@@ -123,6 +157,7 @@ def turns_of(values: Mapping[str, Any]) -> Turns:
 class MessageDialect:
     """A message, and its events: blocks that follow one another, each opened, filled and closed."""
 
+    stream_format = ServerSentEvents(b'event: ping\ndata: {"type": "ping"}\n\n')
     tail = b""
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
@@ -220,12 +255,11 @@ def as_chat_calls(values: Mapping[str, Any]) -> int | None:
 
 
 def as_object(arguments: str) -> dict[str, Any]:
-    """Arguments as an object; those that were cut off are none."""
+    """Arguments as an object; those that were cut off, or that no client can read, are none."""
     try:
-        found = json.loads(arguments)
+        return read_argument_object(arguments)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def message_usage(run: Run, choices: list[Choice]) -> dict[str, Any]:

@@ -9,17 +9,26 @@ from typing import Any
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, content_tokens, logprob_of, usage_of
 from oxillama.server.asks import Ask, Run
-from oxillama.server.custom import custom_names
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
-from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
+from oxillama.server.fields_responses import ENCRYPTED, INPUT_TOKENS, LOGPROBS, RESPONSES
 from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import prompt_of
+from oxillama.server.reading import Reading
 from oxillama.server.routes.chat import read_translated
-from oxillama.server.sse import Event
-from oxillama.server.turns import Translated, chat_tools, choice_names, of_items, renamed, tool_names
+from oxillama.server.sse import Event, ServerSentEvents
+from oxillama.server.turns import (
+    Offered,
+    Translated,
+    chat_tools,
+    choice_names,
+    of_items,
+    renamed,
+    sealed,
+    tool_names,
+)  # fmt: skip
 
 __all__ = ["count_tokens", "input_tokens", "kept_response", "responses"]
 
@@ -50,14 +59,14 @@ async def responses(exchange: Exchange) -> None:
 
 def read_response(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
     """What a request asks for. Raises ApiError."""
-    return read_translated(as_chat(values), exchange, chosen)
+    return read_translated(as_chat(values, exchange.reading), exchange, chosen)
 
 
 async def input_tokens(exchange: Exchange) -> None:
     """POST /v1/responses/input_tokens"""
     values = await exchange.fields(INPUT_TOKENS)
     chosen = await exchange.service.models.use(values.get("model"))
-    count = await count_tokens(exchange, lambda: as_chat(values), chosen)
+    count = await count_tokens(exchange, lambda: as_chat(values, exchange.reading), chosen)
     await exchange.json({"object": "response.input_tokens", "input_tokens": count})
 
 
@@ -66,6 +75,7 @@ async def count_tokens(exchange: Exchange, translate: Callable[[], Translated], 
 
     def count() -> int:
         chat = translate()
+        exchange.reading.names = chat.names
         ids = renamed(lambda: engine_errors(lambda: prompt_of(chat.values, exchange, chosen), chosen), chat.names)
         return len(ids)
 
@@ -79,13 +89,14 @@ async def kept_response(exchange: Exchange) -> None:
     raise ApiError(404, "response_not_found", text, "id")
 
 
-def as_chat(values: Mapping[str, Any]) -> Translated:
+def as_chat(values: Mapping[str, Any], reading: Reading) -> Translated:
     """The fields of chat completions that say the same."""
     chat = {name: value for name, value in values.items() if name not in _SAME}
     chat |= {name: values[name] for name in ("stream", "parallel_tool_calls") if name in values}
-    turns = of_items(values["input"], values.get("instructions"))
+    offered = Offered(values.get("tools", []))
+    turns = of_items(values["input"], values.get("instructions"), offered, reading)
     chat["messages"] = turns.whole()
-    chat |= chat_tools(values)
+    chat |= chat_tools(values, offered)
     if "max_output_tokens" in values:
         chat["max_completion_tokens"] = values["max_output_tokens"]
     if "effort" in values.get("reasoning", {}):
@@ -94,14 +105,14 @@ def as_chat(values: Mapping[str, Any]) -> Translated:
     chat["response_format"] = {"type": form["type"]}
     if form["type"] == "json_schema":
         chat["response_format"]["json_schema"] = {"schema": form["schema"]}
-    if values.get("include"):
+    if LOGPROBS in values.get("include", ()):
         chat["logprobs"] = True
     if values.get("top_logprobs"):
-        if not values.get("include"):
+        if "logprobs" not in chat:
             text = "top_logprobs needs include: ['message.output_text.logprobs']"
             raise bad_value("top_logprobs", text)
         chat["top_logprobs"] = values["top_logprobs"]
-    names = tool_names(values.get("tools", ())) | choice_names(values.get("tool_choice"))
+    names = tool_names(values.get("tools", [])) | choice_names(values.get("tool_choice"))
     return Translated(chat, {**turns.names, **names, **NAMES})
 
 
@@ -112,8 +123,10 @@ class ResponseDialect:
 
     def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
         self.run, self.values = run, values
+        self.stream_format = ServerSentEvents(lambda: self._event("keepalive"))
         most_calls = 1 if values.get("parallel_tool_calls") is False else None
-        self.choices: list[Choice] = choices_of(run, most_calls, custom_names(values.get("tools", [])))
+        self._offered = Offered(values.get("tools", []))
+        self.choices: list[Choice] = choices_of(run, most_calls, self._offered.custom)
         self.id, self.created = new_id("resp_"), int(time.time())
         self.output: list[dict[str, Any]] = []
         self._is_open = False
@@ -148,7 +161,7 @@ class ResponseDialect:
                 kind = "custom_tool_call" if call.index in self.choices[index].reader.inputs else "function_call"
                 said, _, prefix = CALLS[kind]
                 events += self._open({
-                    "type": kind, "id": new_id(prefix), "call_id": call.id, "name": call.name, said: "",
+                    "type": kind, "id": new_id(prefix), "call_id": call.id, **self._offered.own(call.name), said: "",
                     "status": "in_progress",
                 })  # fmt: skip
             if call.arguments:
@@ -223,6 +236,8 @@ class ResponseDialect:
             events.append(self._item_event(f"response.{event}.done", **named, **{said: item[said]}))
         else:
             (part,) = item["content"]
+            if item["type"] == "reasoning" and ENCRYPTED in self.values.get("include", ()):
+                item["encrypted_content"] = sealed(part["text"])
             whole = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if item["type"] == "message" else {})
             name = "output_text" if item["type"] == "message" else "reasoning_text"
             events.append(self._part_event(f"response.{name}.done", **whole))

@@ -26,7 +26,7 @@ async def tokenize(exchange: Exchange) -> None:
 
     def make() -> dict[str, Any]:
         ids = ids_of(values, exchange, chosen)
-        found: dict[str, Any] = {"count": len(ids), "max_model_len": engine.context_size, "tokens": ids}
+        found: dict[str, Any] = {"count": len(ids), "max_model_len": engine.context.factory.room, "tokens": ids}
         if values.get("return_token_strs"):
             found["token_strs"] = [engine.tokenizer.id_to_token(token) for token in ids]
         return found
@@ -82,6 +82,6 @@ async def tokenizer_info(exchange: Exchange) -> None:
             "pad_token": text(tokenizer.pad_id),
             "chat_template": exchange.service.models.template or tokenizer.chat_template,
             "n_vocab": tokenizer.n_vocab,
-            "model_max_length": chosen.model.ready.engine.context_size,
+            "model_max_length": chosen.model.ready.engine.context.factory.room,
         }
     )

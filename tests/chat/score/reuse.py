@@ -31,9 +31,10 @@ TOOL = {
     "description": "The weather now.",
     "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "Its name."}}},
 }
+TOOLS = {"tools": [{"type": "function", "function": TOOL}], "tool_format": "text"}  # as the template shows them
 TURNS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "answer": ([ASK, ANSWER], {}),
-    "call, answer": ([ASK, CALLS, RESULT, ANSWER], {"tools": [{"type": "function", "function": TOOL}]}),
+    "call, answer": ([ASK, CALLS, RESULT, ANSWER], TOOLS),
 }
 
 Ids = Callable[..., list[int]]

@@ -3,7 +3,9 @@
 words: those in marks are others, in the template and in the answers. names: variables and macros of the template have
 others. prose: the sentences that the template tells its model have other words. spaces, breaks: answers without line
 breaks between marks, and with one more before those that end something. tight: template and answers without line
-breaks behind marks. unopened, unclosed, doubled: answers with faults, as `faults` has them.
+breaks behind marks. bare, listed, fenced: answers that are calls of offered tools alone, as JSON without any mark of
+the format: objects in a row, a list of objects, and an object or a list in a fence. unopened, unclosed, doubled:
+answers with faults, as `faults` has them.
 """
 
 import json
@@ -14,9 +16,13 @@ from typing import Any
 
 from jinja2 import Environment
 
+from oxillama.chat.arguments import faults
+from oxillama.chat.dispatch import read_tools
+from oxillama.chat.format import is_open
+from oxillama.chat.harmony import BEGIN, MESSAGE
 from tests.chat.score.answers import Recorded, read_folder
 from tests.chat.score.faults import doubled, unclosed, unopened
-from tests.chat.score.outputs import outputs
+from tests.chat.score.outputs import format_of, outputs
 
 __all__ = ["VARIANTS", "table"]
 
@@ -119,6 +125,59 @@ def tight(recorded: Recorded) -> Recorded:
     return _with(recorded, recorded.source.replace(">\\n", ">"), answers)
 
 
+def _unmarked(recorded: Recorded, write: Callable[[list[dict[str, Any]]], str]) -> Recorded:
+    """Answers whose calls stand behind the reasoning as JSON, where they are of offered tools, and all of the answer.
+
+    write: the JSON text of calls.
+    """
+    form = format_of(recorded)
+    marks = form.marks_of("auto")
+    before = f"<|start|>assistant{BEGIN}final{MESSAGE}" if form.harmony else ""
+
+    def changed(case: dict[str, Any]) -> dict[str, Any]:
+        meant, schemas = case.get("meant", {}), read_tools(recorded.tools(case["settings"]) or [])
+        calls = [{"name": name, "arguments": arguments} for name, arguments in meant.get("calls", [])]
+        offered = all(
+            call["name"] in schemas and not list(faults(schemas[call["name"]], call["arguments"])) for call in calls
+        )
+        if not calls or not offered or meant.get("content", "").strip():
+            return case
+        thinks = marks and (meant.get("reasoning") or is_open(marks, case["generation_prompt"]))
+        end = marks.end.strip() if marks and thinks else ""
+        thought = case["text"].partition(end) if end else ("", "", "")
+        return {**case, "text": "".join(thought[:2]) + before + write(calls)}
+
+    return _with(recorded, recorded.source, [changed(case) for case in recorded.data["outputs"]])
+
+
+def bare(recorded: Recorded) -> Recorded:
+    """Objects in a row."""
+    return _unmarked(recorded, lambda calls: "\n".join(json.dumps(call, ensure_ascii=False) for call in calls))
+
+
+def listed(recorded: Recorded) -> Recorded:
+    """Lists of objects, with wrappers and parameters as JSON text."""
+
+    def write(calls: list[dict[str, Any]]) -> str:
+        return json.dumps(
+            [
+                {"type": "function", "function": {"name": c["name"], "parameters": json.dumps(c["arguments"])}}
+                for c in calls
+            ]
+        )
+
+    return _unmarked(recorded, write)
+
+
+def fenced(recorded: Recorded) -> Recorded:
+    """Fences around an object, or around a list of several."""
+
+    def write(calls: list[dict[str, Any]]) -> str:
+        return f"```json\n{json.dumps(calls if calls[1:] else calls[0], indent=2, ensure_ascii=False)}\n```\n"
+
+    return _unmarked(recorded, write)
+
+
 VARIANTS: dict[str, Callable[[Recorded], Recorded]] = {
     "words": words,
     "names": names,
@@ -126,6 +185,9 @@ VARIANTS: dict[str, Callable[[Recorded], Recorded]] = {
     "spaces": spaces,
     "breaks": breaks,
     "tight": tight,
+    "bare": bare,
+    "listed": listed,
+    "fenced": fenced,
     "unopened": unopened,
     "unclosed": unclosed,
     "doubled": doubled,

@@ -105,9 +105,11 @@ TEXTS = [
     "<|muse>aloud\nHm.\n<muse|>Sunny.",
     "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Sunny.",
     '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}<|call|>',
+    '```json\n{"name": "weather", "arguments": {"city": "Rome"}}\n```\n{"name": "weather", "arguments": {}}',
+    '<tools>[{"type": "function", "function": {"name": "weather", "parameters": "{\\"n\\": 1}"}}]</tools>',
 ]
 WORDS = sorted({word for text in TEXTS for word in re.findall(r"<[^<>]*>|\[/?[A-Z]+\]|[{}\[\]\",:]+|\w+", text)})
-WORDS += ["<![CDATA[", "]]>", "\\", "'", "True", "null", "1e999", "\n", " "]
+WORDS += ["```", "~~~\n", "<![CDATA[", "]]>", "\\", "'", "True", "null", "1e999", "\n", " "]
 
 
 def seeds():

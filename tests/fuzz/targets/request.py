@@ -16,17 +16,20 @@ from oxillama.server.auth import ANYONE
 from oxillama.server.bodies import parse_body
 from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Tally
-from oxillama.server.kinds import Reading
 from oxillama.server.numbers import engine_errors
+from oxillama.server.ollama.asks import prepared_chat
+from oxillama.server.ollama.names import served_name
+from oxillama.server.ollama.prompts import prepared_generate
+from oxillama.server.reading import MOST_BYTES, Reading
 from oxillama.server.routes import ROUTES
 from tests.fuzz.mutate import TEXT, with_word
 from tests.fuzz.target import Target, told
 from tests.fuzz.targets.json_values import on_value, put, remove, replace, transplant
 
 # The package has handlers under the names of modules.
-chat, completions, messages, responses, tokens = (
+chat, completions, infill, messages, responses, tokens, ollama, ollama_embed = (
     import_module(f"oxillama.server.routes.{name}")
-    for name in ("chat", "completions", "messages", "responses", "tokens")
+    for name in ("chat", "completions", "infill", "messages", "responses", "tokens", "ollama", "ollama_embed")
 )
 RECORDS = {e.path: e.record for e in ROUTES if e.record is not None}
 HI = [{"role": "user", "content": "hi"}]
@@ -53,9 +56,28 @@ SEEDS = [
         "output_config": {"format": {"type": "json_schema", "schema": {"enum": ["a"]}}}}],
     ["/v1/responses", {"input": "hi", "thinking": {"type": "enabled", "budget_tokens": 9},
         "reasoning": {"effort": "none"}}],
+    ["/v1/responses", {"input": [{"role": "user", "content": "hi"}, {"type": "reasoning", "encrypted_content": "x"}],
+        "tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}, {"type": "mcp"}],
+        "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low", "summary": "auto"}}],
+    ["/v1/messages", {"max_tokens": 5, "messages": [*HI, {"role": "system", "content": [{"type": "text", "text": "a"}]},
+        {"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "a"}}]}],
+        "tools": [{"type": "bash_20250124", "name": "bash"}], "context_management": {"edits": [{"type": "x"}]}}],
     ["/tokenize", {"messages": HI, "tools": [TOOL]}],
+    ["/infill", {"input_prefix": "a", "input_suffix": "b", "input_extra": [{"text": "c", "filename": "d"}],
+        "samplers": ["top_k", "infill"], "n_predict": 3, "n_indent": 2, "response_fields": ["timings/prompt_n"]}],
+    ["/apply-template", {"messages": HI, "tools": [TOOL]}],
     ["/v1/embeddings", {"input": ["a", [1]], "encoding_format": "base64"}],
     ["/v1/rerank", {"query": "a", "documents": ["b", {"text": "c"}]}],
+    ["/api/chat", {"model": "tiny", "messages": [*HI, {"role": "assistant", "thinking": "x", "tool_calls": [
+        {"function": {"name": "f", "arguments": {"a": 1}}}]}, {"role": "tool", "tool_name": "f", "content": "x"}, *HI],
+        "tools": [TOOL], "think": True, "options": {"num_ctx": 4096, "seed": -1, "num_gpu": 1}, "keep_alive": "5m"}],
+    ["/api/chat", {"model": "TINY:latest", "messages": HI * 9, "format": {"enum": ["a"]}, "think": "low",
+        "logprobs": True, "options": {"temperature": 0, "stop": ["x"], "repeat_last_n": -1}, "stream": False}],
+    ["/api/generate", {"model": "tiny", "prompt": "hi", "system": "a", "context": [5, 6], "format": "json"}],
+    ["/api/generate", {"model": "tiny", "prompt": "a", "raw": True, "options": {"mirostat": 1, "top_k": 3.0}}],
+    ["/api/generate", {"model": "tiny", "prompt": "a", "suffix": "b", "template": "{{ messages }}"}],
+    ["/api/embed", {"model": "tiny", "input": ["a", ""], "dimensions": 8, "truncate": False}],
+    ["/api/show", {"model": "tiny", "verbose": True}],
 ]  # fmt: skip
 
 
@@ -73,8 +95,9 @@ def run(data):
     except (ValueError, TypeError, KeyError, RecursionError):
         path, record = "/v1/completions", RECORDS["/v1/completions"]
     try:
-        values = record.read("", parse_body(body, "application/json"), Reading(lenient=len(data) % 5 == 0))
-        return [path, made(path, values)]
+        reading = Reading(strict=len(data) % 5 == 1, lenient=len(data) % 5 == 0)
+        values = record.read("", parse_body(body, "application/json", reading), reading)
+        return [path, made(path, values, reading)]
     except ApiError as error:
         return [path, refused(error)]
 
@@ -90,15 +113,19 @@ def refused(error):
     return f"{error.code} {told(error)}"
 
 
-def made(path, values):
-    """What the handler of a path makes of its fields."""
-    exchange = SimpleNamespace(service=service(), key=ANYONE, tally=Tally(), extra={})
+def made(path, values, reading):
+    """What the handler of a path makes of its fields; what it left out can stand in a header."""
+    exchange = SimpleNamespace(service=service(), key=ANYONE, tally=Tally(), extra={}, reading=reading, is_admin=False)
+    if path.startswith("/api/"):
+        return of_ollama(path, values, exchange)
     chosen = exchange.service.models.find(values.get("model"))
     match path:
         case "/v1/chat/completions":
-            prepare(chat.read_ask(values, exchange, chosen))
+            prepare(chat.read_chat(values, exchange, chosen))
         case "/v1/completions":
             prepare(completions.read_ask(values, exchange, chosen))
+        case "/infill":
+            prepare(infill.read_ask(values, exchange, chosen))
         case "/v1/responses":
             prepare(responses.read_response(values, exchange, chosen))
         case "/v1/messages":
@@ -107,6 +134,34 @@ def made(path, values):
             engine_errors(lambda: tokens.ids_of(values, exchange, chosen), chosen)
         case _:
             return "read"
+    assert len(reading.header) <= MOST_BYTES
+    assert reading.header.isascii()
+    return "made"
+
+
+def of_ollama(path, values, exchange):
+    """What a handler of Ollama's API makes of its fields."""
+    if path not in ("/api/chat", "/api/generate", "/api/embed"):
+        return "read"
+    models = exchange.service.models
+    chosen = models.find(served_name(models, values.get("model", "")))
+    ollama.residing(exchange, chosen.model, values)
+    if path == "/api/embed":
+        engine, given = chosen.model.ready.engine, values.get("input", "")
+        for text in [given] if isinstance(given, str) else given:
+            truncate = values.get("truncate", True)
+            engine_errors(
+                lambda text=text, truncate=truncate: ollama_embed.fitting_ids(
+                    engine, "input", text, 64, truncate, exchange.reading.leave_out
+                ),
+                chosen,
+            )
+    elif path == "/api/chat" and values.get("messages"):
+        prepared_chat(values, exchange, chosen)
+    elif path == "/api/generate" and (values.get("prompt") or values.get("suffix")):
+        prepared_generate(values, exchange, chosen)
+    assert len(exchange.reading.header) <= MOST_BYTES
+    assert exchange.reading.header.isascii()
     return "made"
 
 

@@ -1,0 +1,113 @@
+"""Conversations of Ollama's API: what they ask for, and the turns that a context has no room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from oxillama.chat.format import ChatFormat
+from oxillama.core.chat import template_for
+from oxillama.server.asks import Ask, Run, prepare
+from oxillama.server.errors import ApiError, bad_value
+from oxillama.server.exchange import Exchange
+from oxillama.server.models import Chosen
+from oxillama.server.ollama.turns import as_chat, messages_of, shortened, turn_starts
+from oxillama.server.routes.chat import read_translated
+
+__all__ = ["ROOM", "TOO_LONG", "has_template", "prepared_chat", "read_messages"]
+
+TOO_LONG = "context_length_exceeded"
+ROOM = 4  # the answer has this part of a context that is too small for what it answers
+
+
+def prepared_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Run:
+    """The run of a conversation. Without room for all of it, the first turns are left out, as few as can be, so that
+    there is room for `num_predict` tokens of the answer, or for a quarter of the context where that is less.
+
+    Raises ApiError, also where `truncate` says that nothing is to be left out.
+    """
+    check_chats(values, exchange, chosen)
+    messages, reading, extra = messages_of(values["messages"]), exchange.reading, dict(exchange.extra)
+
+    def run_from(start: int) -> Run:
+        exchange.extra = dict(extra)
+        kept = shortened(messages, start)
+        return prepare(read_messages(values, kept, exchange, chosen, moved(kept.places)))
+
+    try:
+        return run_from(0)
+    except ApiError as error:
+        starts = turn_starts(messages)
+        if error.code != TOO_LONG or not starts or not values.get("truncate", True) or reading.strict:
+            raise
+        size, wanted = chosen.model.ready.engine.context_size, values.get("options", {}).get("num_predict", 0)
+    room = min(wanted, size // ROOM) if wanted > 0 else size // ROOM
+    start, run = first_fitting(starts, run_from, size - room)
+    names, reading.names = reading.names, {}
+    kept_places = set(shortened(messages, start).places)
+    for i in range(start):
+        if (place := f"messages[{i}]") not in kept_places:
+            reading.leave_out(place, label="messages")
+    reading.names = names
+    return run
+
+
+def first_fitting(starts: list[int], run_from: Callable[[int], Run], most: int) -> tuple[int, Run]:
+    """The first of these places from which a conversation has so many tokens at most, and its run; else the last one.
+
+    Raises what that raises.
+    """
+    low, high, found = 0, len(starts) - 1, None
+    while low <= high:
+        middle = (low + high) // 2
+        try:
+            run = run_from(starts[middle])
+        except ApiError as error:
+            if error.code != TOO_LONG:
+                raise
+            low = middle + 1
+            continue
+        if len(run.prompts[0]) <= most:
+            found, high = (starts[middle], run), middle - 1
+        else:
+            low = middle + 1
+    return found or (starts[-1], run_from(starts[-1]))
+
+
+def moved(places: list[str]) -> dict[str, str]:
+    """The places of messages before which others were left out."""
+    return {f"messages[{i}]": place for i, place in enumerate(places) if place != f"messages[{i}]"}
+
+
+def read_messages(
+    values: Mapping[str, Any],
+    messages: list[dict[str, Any]],
+    exchange: Exchange,
+    chosen: Chosen,
+    names: Mapping[str, str],
+) -> Ask:
+    """What is asked for with these messages. names: the places that the request has for theirs. Raises ApiError."""
+    if values.get("think") == "max" and is_harmony(exchange, chosen):
+        values = {**values, "think": "high"}  # which is the most that it was trained for
+    translated = as_chat(values, messages, chosen, exchange.reading)
+    translated = replace(translated, names={**names, **translated.names})
+    return replace(read_translated(translated, exchange, chosen), chain=chosen.model.ollama_chain)
+
+
+def is_harmony(exchange: Exchange, chosen: Chosen) -> bool:
+    tokenizer = chosen.model.ready.engine.tokenizer
+    return ChatFormat.of_template(template_for(tokenizer, None, exchange.service.models.template)).harmony
+
+
+def has_template(exchange: Exchange, chosen: Chosen) -> bool:
+    return bool(exchange.service.models.template or chosen.model.ready.engine.tokenizer.chat_template)
+
+
+def check_chats(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> None:
+    """Raises ApiError, in Ollama's words, for a model that can't be talked to."""
+    if chosen.model.ready.engine.context.core.encoder:
+        raise bad_value("model", f'"{values["model"]}" does not support chat', "unsupported_parameter")
+    if not has_template(exchange, chosen):
+        text = f'"{values["model"]}" does not support chat: it has no chat template'
+        raise bad_value("model", text, "unsupported_parameter")

@@ -1,0 +1,90 @@
+"""Chat and generate of Ollama's API."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oxillama.server.asks import Run
+from oxillama.server.exchange import Exchange
+from oxillama.server.fields_ollama import CHAT, GENERATE
+from oxillama.server.generating import respond, running
+from oxillama.server.models import Chosen, ServedModel
+from oxillama.server.ollama.asks import prepared_chat
+from oxillama.server.ollama.names import served_name
+from oxillama.server.ollama.parts import OllamaDialect, Said, as_message, as_response, idle_answer
+from oxillama.server.ollama.prompts import prepared_generate
+
+__all__ = ["chat", "chosen_model", "find_model", "generate", "residing"]
+
+
+async def chat(exchange: Exchange) -> None:
+    """POST /api/chat"""
+    values = await exchange.fields(CHAT)
+    await answered(exchange, values, as_message, bool(values.get("messages")), prepared_chat)
+
+
+async def generate(exchange: Exchange) -> None:
+    """POST /api/generate"""
+    values = await exchange.fields(GENERATE)
+    await answered(exchange, values, as_response, bool(values.get("prompt") or values.get("suffix")), prepared_generate)
+
+
+async def answered(
+    exchange: Exchange,
+    values: dict[str, Any],
+    said: Said,
+    asks: bool,
+    prepared: Callable[[Mapping[str, Any], Exchange, Chosen], Run],
+) -> None:
+    """Answers a request, or loads or unloads its model where it `asks` for no text."""
+    model = find_model(exchange, values)
+    stay = residing(exchange, model, values)
+    residence = exchange.service.residence
+    if not asks and stay == 0:
+        residence.keep(model, stay)
+        await residence.leave(model)
+        await exchange.json(idle_answer(values["model"], said, "unload"))
+        return
+    began = time.perf_counter()
+    chosen = await chosen_model(exchange, values)
+    load = time.perf_counter() - began
+    if stay is not None:  # also where the answer ends in an error
+        residence.keep(model, stay)
+    if asks:
+        async with running(exchange, chosen, lambda: prepared(values, exchange, chosen)) as run:
+            await respond(exchange, run, OllamaDialect(run, values, said, exchange.began, load))
+    else:
+        await exchange.json(idle_answer(values["model"], said, "load"))
+    await residence.leave(model)
+
+
+def find_model(exchange: Exchange, values: Mapping[str, Any]) -> ServedModel:
+    """The model that a request names, loaded or not. Raises ApiError."""
+    models = exchange.service.models
+    return models.find(served_name(models, values.get("model", ""))).model
+
+
+async def chosen_model(exchange: Exchange, values: Mapping[str, Any]) -> Chosen:
+    """The model, or adapter, that a request names, when it is loaded. Raises ApiError."""
+    models = exchange.service.models
+    return await models.use(served_name(models, values.get("model", "")))
+
+
+def residing(exchange: Exchange, model: ServedModel, values: Mapping[str, Any]) -> float | None:
+    """Seconds that a request keeps its model in memory for; None where it says nothing.
+
+    What it says is left out where the model stays in any case, and where others use the server with keys of their own.
+    """
+    seconds: float | None = values.get("keep_alive")
+    service = exchange.service
+    if seconds is None:
+        return None
+    if (service.keys or service.admins) and not exchange.is_admin:
+        exchange.reading.leave_out("keep_alive", "it needs the key of an administrator")
+        return None
+    if model.load is None and not math.isinf(seconds):
+        exchange.reading.leave_out("keep_alive", "the model was loaded by the program that serves it, and stays")
+    return seconds
