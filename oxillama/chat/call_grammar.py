@@ -206,16 +206,13 @@ class _Answers:
         rules, end = self.rules, self.turn_end()
 
         def whole() -> int:
-            return self.parts.shared(self.text_and_calls(names, parallel, None, at_line=False))
+            return self.parts.shared(self.text_and_calls(names, parallel, None))
 
         inner = self.inner.lazy(names, parallel, whole, end)
         return rules.alt((rules.seq((self.calls(names, parallel), end)), *inner))
 
-    def text_and_calls(
-        self, names: list[str], parallel: bool, marks: ReasoningFormat | None, *, at_line: bool = True
-    ) -> int:
-        """Any text, and then perhaps calls. marks: of reasoning, with which a text doesn't begin. at_line: it begins a
-        line."""
+    def text_and_calls(self, names: list[str], parallel: bool, marks: ReasoningFormat | None) -> int:
+        """Any text, and then perhaps calls. marks: of reasoning, with which a text doesn't begin."""
         rules, parts, triggers = self.rules, self.parts, self.triggers()
         if not self.is_told:
             after = self.calls(names, parallel, without=triggers[0])
@@ -229,7 +226,7 @@ class _Answers:
             text.forbid(triggers[0])
             calls = self.calls(names, parallel, without=triggers[0])
             text.then(rules.seq((parts.mark(triggers[0]), calls, self.turn_end())))
-            return text.expression(at_line=at_line)
+            return text.expression()
         self._follow_later(text, names, parallel)
         calls = rules.seq((self.calls(names, parallel), self.turn_end()))
         return rules.alt((calls, rules.seq((parts.mark(self.form.frame.content_begin), text.expression()))))

@@ -36,67 +36,41 @@ class InnerCalls:
                     yield f"\n{text}" if opening.at_line else text
 
     def follow(self, text: TextGrammar, names: list[str], parallel: bool, end: int) -> None:
-        """Has such calls follow a text, which can't hold what opens one. end: what stands behind them.
+        """Has such calls follow a text, which can't hold what makes one. end: what stands behind them.
 
-        Text may go on behind JSON that fits, since the mark behind it makes it a call: with calls, if they are
-        parallel.
+        That is what opens it, or of JSON the mark behind it.
         """
-        self.forbid(text, names)
-        for opening, calls in self._marked(names, parallel):
-            text.then(self.parts.rules.seq((calls, end)), at_line=opening.at_line)
-        for opening, found in self._json(names, parallel):
-            if parallel:
-                text.go_on(found, at_line=opening.at_line)
-            else:
-                text.then(self.parts.rules.seq((found, self._text_alone(names))), at_line=opening.at_line)
-
-    def lazy(self, names: list[str], parallel: bool, whole: Callable[[], int], end: int) -> Iterator[int]:
-        """The same from what opens a call on, perhaps with the line break before it. whole: makes text with calls."""
-        rules = self.parts.rules
-        ways = [(opening, rules.seq((calls, end))) for opening, calls in self._marked(names, parallel)]
-        for opening, found in self._json(names, parallel):
-            ways.append((opening, rules.seq((found, whole() if parallel else self._text_alone(names)))))
-        for opening, way in ways:
-            line = self.parts.maybe(self.parts.text("\n"))
-            yield rules.seq((line, way)) if opening.at_line else way
-
-    def forbid(self, text: TextGrammar, names: list[str]) -> None:
-        """Has a text hold nothing that opens such a call."""
         for opening in self.form.inner:
+            if opening.closed:
+                bracket = "]" if any("[" in part for part in opening.lead if isinstance(part, str)) else "}"
+                text.forbid((f"{bracket} {opening.closed}",))
+                continue
             for name in names:
                 for pattern in opening.patterns(name, empty=not needs_arguments(self.tools[name])):
                     text.forbid(pattern, at_line=opening.at_line)
+        for opening, calls in self._calls(names, parallel):
+            text.then(self.parts.rules.seq((calls, end)), at_line=opening.at_line)
 
-    def _text_alone(self, names: list[str]) -> int:
-        """Text without calls."""
-        text = TextGrammar(self.parts)
-        self.forbid(text, names)
-        for mark in self.form.calls.marks if self.form.calls else ():
-            text.forbid(mark.split()[0])
-        return self.parts.shared(text.expression(at_line=False))
+    def lazy(self, names: list[str], parallel: bool, whole: Callable[[], int], end: int) -> Iterator[int]:
+        """The same from what opens a call on, perhaps with the line break before it. whole: makes text with calls,
+        which JSON may turn out to be."""
+        rules = self.parts.rules
+        line = self.parts.maybe(self.parts.text("\n"))
+        for opening, calls in self._calls(names, parallel):
+            way = rules.seq((calls, end))
+            yield rules.seq((line, way)) if opening.at_line else way
+        if any(opening.closed for opening in self.form.inner):
+            yield rules.seq((line, whole()))
 
-    def _json(self, names: list[str], parallel: bool) -> Iterator[tuple[InnerOpening, int]]:
-        """JSON objects that are calls if a mark stands behind them, or a list of them."""
-        parts, rules, calls = self.parts, self.parts.rules, self.form.calls
-        for opening in self.form.inner if calls is not None else ():
-            if opening.closed and calls is not None:
-                one = parts.shared(rules.alt([self.body(name) for name in names]))
-                items = [parts.pattern(opening.lead, {}), one]
-                if any("[" in part for part in opening.lead if isinstance(part, str)):
-                    space = parts.gap(len(calls.separator) + 4)
-                    more = rules.repeat(rules.seq((space, parts.text(","), space, one)), 0)
-                    items += [*((more,) if parallel else ()), parts.gap(), parts.text("]")]
-                yield opening, rules.seq(items)
-
-    def _marked(self, names: list[str], parallel: bool) -> Iterator[tuple[InnerOpening, int]]:
-        """The calls behind each other opening."""
+    def _calls(self, names: list[str], parallel: bool) -> Iterator[tuple[InnerOpening, int]]:
+        """The calls behind each opening."""
         rules, calls = self.parts.rules, self.form.calls
-        for opening in self.form.inner if calls is not None else ():
-            if opening.closed or calls is None:
-                continue
+        if calls is None:
+            return
+        for opening in self.form.inner:
             before = self.parts.pattern(opening.lead, {})
-            if isinstance(calls.shape, JsonCall):
-                yield opening, rules.seq((before, self.row(names, parallel), self._end(calls)))
+            if isinstance(calls.shape, JsonCall) and not calls.call_end.strip():
+                yield opening, rules.seq((before, self.row(names, parallel), self._end_of_json(opening, calls)))
                 continue
             one = self.parts.shared(rules.alt([self._call(name, opening, calls) for name in names]))
             more = [self._more(opening, calls, one)] if parallel and calls.parallel else []
@@ -122,6 +96,14 @@ class InnerCalls:
         inner = rules.seq((space, parts.pattern(opening.lead, {}), one))
         ways = [whole] if text else [whole, inner]
         return rules.repeat(parts.shared(rules.alt(ways)), 0)
+
+    def _end_of_json(self, opening: InnerOpening, calls: CallFormat) -> int:
+        """The mark behind JSON objects, or a list of them, that shows that they are calls."""
+        parts, rules = self.parts, self.parts.rules
+        if not opening.closed:
+            return self._end(calls)
+        bracket = (parts.gap(), parts.text("]")) if calls.end.strip().startswith("]") else ()
+        return rules.seq((*bracket, parts.gap(), parts.mark(opening.closed)))
 
     def _end(self, calls: CallFormat) -> int:
         """What may end all calls; a bracket must."""

@@ -66,7 +66,6 @@ class TextGrammar:
         self._parts, self._fresh, self._spelled = parts, fresh, spelled
         self._marks: dict[tuple[str, str | Pattern], list[_Piece]] = {}
         self._follows: list[tuple[int, bool]] = []
-        self._within: list[tuple[int, bool]] = []
 
     def forbid(self, mark: str | Pattern, *, at_line: bool = False, at_start: bool = False) -> None:
         """A mark that must not come: anywhere; where a line or the text begins; or at the text's beginning alone.
@@ -98,19 +97,14 @@ class TextGrammar:
         """An expression that may follow the text; at_line: only where a line, or the text, begins."""
         self._follows.append((expr, at_line))
 
-    def go_on(self, expr: int, *, at_line: bool = False) -> None:
-        """An expression that may come within the text, as of `then`."""
-        self._within.append((expr, at_line))
-
-    def expression(self, *, at_line: bool = True) -> int:
-        """The grammar of the text, and perhaps of one of those that may follow it. at_line: it begins a line."""
+    def expression(self) -> int:
+        """The grammar of the text, and perhaps of one of those that may follow it."""
         tree = _Tree(self._parts, self._marks, self._fresh, self._parts.has_tokens and not self._spelled)
-        states, edges = tree.states(at_line), tree.edges
-        end, other = len(states), states.index(_OTHER)
+        states, edges = tree.states(), tree.edges
+        end = len(states)
         for source, state in enumerate(states):
             begins = tree.at_line in state[1]
             edges += [(source, expr, end) for expr, needs_line in self._follows if begins or not needs_line]
-            edges += [(source, expr, other) for expr, needs_line in self._within if begins or not needs_line]
         return self._parts.rules.graph(end + 1, edges, range(end + 1))
 
     def sized(self, least: int, most: int | None) -> int | None:
@@ -120,7 +114,7 @@ class TextGrammar:
         if counted > MAX_STATES or size > MAX_STATES:
             return None
         tree = _Tree(self._parts, self._marks, self._fresh, False, as_bytes=False)
-        n = len(tree.states(True))
+        n = len(tree.states())
         if n * (counted + 1) > MAX_STATES:
             return None
         edges = [
@@ -165,9 +159,9 @@ class _Tree:
                 ends = [_joined(ends, ends[0].child(symbol), (symbol,))]
         ends[0].complete = True
 
-    def states(self, at_line: bool) -> list[_State]:
-        """The states of a text, the first one first; `edges` are those between them then. at_line: it begins a line."""
-        states: dict[_State, int] = {(self._fresh, (self.at_line, self._at_start)) if at_line else _OTHER: 0}
+    def states(self) -> list[_State]:
+        """The states of a text, the first one first; `edges` are those between them then."""
+        states: dict[_State, int] = {(self._fresh, (self.at_line, self._at_start)): 0}
         todo = list(states)
         for source, state in enumerate(todo):  # which grows
             for expr, target in self._edges(state):

@@ -52,12 +52,6 @@ def test_spaces_at_the_beginning_leave_a_line(marks):
     assert wrong == []
 
 
-def test_a_text_that_does_not_begin_a_line():
-    parts, text = text_of([("a", "line"), ("b", "start")])
-    grammar = compiled(parts, text.expression(at_line=False))
-    assert [t for t in TEXTS if grammar.accepts(t) is not ("\na" not in t)] == []
-
-
 PATTERNS = [
     (("a b",), r"a\s*b"),
     (("a ", Hole("number"), "b"), r"a\s*\d+b"),
@@ -87,15 +81,6 @@ def test_what_follows_a_text():
         follows = held(marks, t) and (not t or t.endswith("\n"))
         assert grammar.accepts(f"{t}b?") is (follows or held(marks, f"{t}b?"))
         assert not grammar.accepts(f"{t}ab!a")
-
-
-def test_what_comes_within_a_text():
-    parts, text = text_of([("ab", "")])
-    text.go_on(parts.text("ab!"))
-    grammar = compiled(parts, text.expression())
-    for t in TEXTS:
-        assert grammar.accepts(f"{t}ab!{t}ab!") is ("ab" not in f"{t}a")
-        assert grammar.accepts(f"{t}ab!{t}ab") is False
 
 
 @pytest.mark.parametrize("marks", [[("ab", "")], [("a", "line"), ("bb", "")], [("éb", ""), ("é", "line")]])
