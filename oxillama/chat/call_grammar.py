@@ -71,8 +71,8 @@ def answer_grammar(
     free: Collection[str] = (),
 ) -> AnswerGrammar:
     """See `ChatFormat.grammar`. Raises GrammarError, which names the tool, for a schema that can't be compiled."""
-    tools = {name: ANY_OBJECT if name in free else schema for name, schema in tools.items()}
-    makers = _Answers(form, tools, token, mode, None if constraint is None else constraint[0])
+    held = {name: ANY_OBJECT if name in free else schema for name, schema in tools.items()}
+    makers = _Answers(form, held, token, mode, None if constraint is None else constraint[0], tools)
     rules = makers.rules
     root = rules.new_rule("root")
     triggers = makers.triggers()
@@ -128,14 +128,17 @@ class _Answers:
         token: ControlToken | None,
         mode: SchemaMode,
         rules: RuleSet | None = None,
+        known: Mapping[str, Schema] | None = None,
     ) -> None:
+        """known: the schemas that a parser of the answer knows, of tools that are held to them or not."""
+        self.known = tools if known is None else known
         self.form, self.tools, self.mode = form, tools, mode
         self.parts = Parts(token, rules)
         self.rules = self.parts.rules
         self._calls: dict[str, int] = {}
         self._bodies: dict[str, int] = {}
         self._section = -1
-        self.inner = InnerCalls(form, tools, self.parts, self.body, self._begin, self._row)
+        self.inner = InnerCalls(form, self.known, self.parts, self.body, self._begin, self._row)
 
     # ---- around calls
 
@@ -320,7 +323,7 @@ class _Answers:
             return rules.seq((parts.text(name), parts.pattern(shape.middle, {}), self.arguments(name)))
         self.check(name, schema)
         if schema is ANY_OBJECT:
-            return free_call(parts, name, shape, self.mode)
+            return free_call(parts, name, calls, self.mode, self.known[name])
         if isinstance(shape, Tagged):
             return self._tagged(name, calls, shape)
         if isinstance(shape, PythonCall):

@@ -28,14 +28,8 @@ class TaggedArguments:
         errors. section: a text in a section of XML, up to the end of its value."""
         assert isinstance(calls.shape, Tagged)
         self.parts, self.rules, self.shape, self.root = parts, parts.rules, calls.shape, root
-        self._json, self._section = json, section
+        self._json, self._value = json, text_value(parts, calls, root, section)
         marks, names, value_end = value_marks(calls), argument_names(root), calls.shape.value_end
-        text = TextGrammar(parts, spelled=True)
-        text.forbid(value_end)
-        text.forbid(CDATA, at_start=True)
-        for mark in (*marks.openings(names), *marks.next_call):
-            text.forbid(mark, at_line=not marks.tight)
-        self._text = parts.shared(text.expression())
         self._short = TextGrammar(parts, spelled=True)  # for texts that are held to a length
         self._short.forbid(value_end)
         self._short.forbid(CDATA, at_start=True)
@@ -88,7 +82,7 @@ class TaggedArguments:
             held = parts.constrained(schema, self.root, self._without, self._short.sized)
         if held is not None:
             return rules.seq((held, end))
-        return rules.alt((rules.seq((self._text, parts.mark(shape.value_end))), self._section))
+        return self._value
 
     def _around(self, key: str, holes: int, value: int) -> int:
         parts, shape = self.parts, self.shape
@@ -96,6 +90,18 @@ class TaggedArguments:
         last = shape.key_end[-1] if shape.key_end else ""
         tail = parts.mark(last.rstrip("\n")) if isinstance(last, str) else self.rules.seq(())
         return self.rules.seq((*head, tail, parts.text(shape.trail), value))
+
+
+def text_value(parts: Parts, calls: CallFormat, root: Any, section: int | None = None) -> int:
+    """A value that is any text, with the mark of its end. root: the schema of all arguments."""
+    assert isinstance(calls.shape, Tagged)
+    marks, text = value_marks(calls), TextGrammar(parts, spelled=True)
+    text.forbid(calls.shape.value_end)
+    text.forbid(CDATA, at_start=True)
+    for mark in (*marks.openings(argument_names(root)), *marks.next_call):
+        text.forbid(mark, at_line=not marks.tight)
+    plain = parts.rules.seq((text.expression(), parts.mark(calls.shape.value_end)))
+    return parts.shared(parts.rules.alt((plain, section_of(parts, calls) if section is None else section)))
 
 
 def section_of(parts: Parts, calls: CallFormat) -> int:

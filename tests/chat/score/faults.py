@@ -1,13 +1,14 @@
 """Answers with the faults that models make in the marks of calls.
 
-unopened: calls without their outer mark, each at a line's beginning. unclosed: arguments between marks without the mark
-of their end. doubled: marks that end arguments and calls, twice.
+unopened: calls without their outer mark, each at a line's beginning; of JSON, those that fit. unclosed: arguments
+between marks without the mark of their end. doubled: marks that end arguments and calls, twice.
 """
 
 import re
 from collections.abc import Callable
 from typing import Any
 
+from oxillama.chat.arguments import faults
 from oxillama.chat.patterns import Hole, Pattern
 from oxillama.chat.shapes import NestedTags, Tagged
 from oxillama.chat.value_marks import value_marks
@@ -19,21 +20,24 @@ __all__ = ["doubled", "unclosed", "unopened"]
 _HOLE = "\ue000"
 
 
-def _changed(recorded: Recorded, change: Callable[[str], str]) -> Recorded:
-    """The answers with calls of known tools, and no marks within them, changed."""
+def _changed(recorded: Recorded, change: Callable[[str], str], *, fit: bool = False) -> Recorded:
+    """The answers with calls of known tools, and no marks within them, changed. fit: those that fit their schemas."""
     answers = []
     for case in recorded.data["outputs"]:
-        known = _are_known(case.get("meant", {}).get("calls", []), recorded.tools(case["settings"]) or [])
+        known = _are_known(case.get("meant", {}).get("calls", []), recorded.tools(case["settings"]) or [], fit)
         plain = known and not case["case"].startswith("marker")
         answers.append({**case, "text": change(case["text"])} if plain else case)
     return Recorded({**recorded.data, "outputs": answers}, recorded.source, recorded.conversations)
 
 
-def _are_known(calls: list[Any], tools: list[dict[str, Any]]) -> bool:
-    """Whether the tools have all the calls' names and arguments."""
+def _are_known(calls: list[Any], tools: list[dict[str, Any]], fit: bool) -> bool:
+    """Whether the tools have all the calls' names and arguments, which fit, if they are to."""
     named = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
     return bool(calls) and all(
-        name in named and set(arguments) <= set(named[name].get("properties", {})) for name, arguments in calls
+        name in named
+        and set(arguments) <= set(named[name].get("properties", {}))
+        and not (fit and list(faults(named[name], arguments)))
+        for name, arguments in calls
     )
 
 
@@ -65,7 +69,7 @@ def unopened(recorded: Recorded) -> Recorded:
 
         return mark.sub(without, text)
 
-    return _changed(recorded, change)
+    return _changed(recorded, change, fit=bool(opening.closed))
 
 
 def _pattern(text: str) -> Pattern:
