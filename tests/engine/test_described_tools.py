@@ -73,10 +73,13 @@ def test_calls_that_the_model_chooses(engine, text):
 def test_the_grammar_waits_for_a_call(engine):
     use = ox.ToolUse("generic", tools=TOOLS)
     grammar, triggers, _ = use.grammar(engine.tokenizer)
-    assert triggers == ("<tool_call>",)
-    assert grammar.accepts('<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>')
-    assert not grammar.accepts('<tool_call>\n{"name": "add", "arguments": {"a": 10}}\n</tool_call>')
-    assert not grammar.accepts('<tool_call>\n{"name": "sub", "arguments": {"a": 1}}\n</tool_call>')
+    assert triggers == ()  # it is of the whole answer
+    assert grammar.accepts('{"name": "add", "arguments": {"a": 10}} and so on')
+    for before in ("", "So:\n", "So: "):
+        assert grammar.accepts(before)
+        assert grammar.accepts(before + '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>')
+        assert not grammar.accepts(before + '<tool_call>\n{"name": "add", "arguments": {"a": 10}}\n</tool_call>')
+        assert not grammar.accepts(before + '<tool_call>\n{"name": "sub", "arguments": {"a": 1}}\n</tool_call>')
 
 
 def test_results_say_it(engine):
