@@ -20,7 +20,7 @@ from oxillama.chat.schema_check import check_schema
 from oxillama.chat.sink import NotACall
 from oxillama.errors import ConfigError
 
-__all__ = ["FIRSTS", "BareCall", "read_bare"]
+__all__ = ["FIRSTS", "BareCall", "checkable", "read_bare"]
 
 FIRSTS = "{[`~<"  # the characters that such an answer may begin with
 _FENCE = re.compile(r"(?P<mark>`{3,8}|~{3,8})[ \t]*[\w+.-]{0,32}[ \t]*(?=[\r\n{\[<])")
@@ -182,7 +182,7 @@ class _Bare:
     def _schema(self, name: str) -> Schema:
         """The schema of a tool's arguments, as far as it can be checked."""
         if name not in self._schemas:
-            self._schemas[name] = _checkable(self._tools[name])
+            self._schemas[name] = checkable(self._tools[name])
         return self._schemas[name]
 
     def _members(self, found: "_Members", wrapped: bool) -> Reading:
@@ -338,7 +338,7 @@ def _arguments(text: str) -> tuple[dict[str, Any], str]:
     return found, "{}" if text == "null" else text
 
 
-def _checkable(schema: Schema) -> Schema:
+def checkable(schema: Schema) -> Schema:
     """A schema as far as arguments can be checked by it: without the properties that can't be, if there are some."""
     try:
         check_schema(schema)

@@ -9,11 +9,16 @@ from oxillama.chat.free_calls import ANY_OBJECT, free_call
 from oxillama.chat.grammar_parts import END as END_TOKEN
 from oxillama.chat.grammar_parts import ControlToken, Parts
 from oxillama.chat.harmony import BEGIN, END, MESSAGE
+from oxillama.chat.inner_grammar import InnerCalls
 from oxillama.chat.layout import Layout
+from oxillama.chat.nested_grammar import NestedValues
+from oxillama.chat.openings import SPACES
 from oxillama.chat.patterns import MARK, Pattern
 from oxillama.chat.shapes import Braces, CallFormat, JsonCall, Named, PythonCall, ReasoningFormat, Tagged
-from oxillama.chat.value_grammar import BracesValues, NestedValues, PythonValues, schema_properties
-from oxillama.chat.values import Schema, kind_of, resolved
+from oxillama.chat.tagged_grammar import TaggedArguments, section_of
+from oxillama.chat.text_grammar import TextGrammar
+from oxillama.chat.value_grammar import BracesValues, PythonValues
+from oxillama.chat.values import Schema, schema_properties
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget, RuleSet
 from oxillama.grammar.matcher import Grammar
@@ -21,8 +26,6 @@ from oxillama.kernels.grammar_budget import UNITS
 from oxillama.sampler_config import SchemaMode
 
 __all__ = ["AnswerGrammar", "answer_grammar", "argument_faults"]
-
-_JSON_TYPES = ("number", "integer", "boolean", "array", "object", "null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,15 @@ class AnswerGrammar:
         """Whether a whole answer fits; of a lazy one, from its first trigger on."""
         if not self.lazy:
             return self.grammar.accepts(text)
-        found = [at for trigger in self.triggers if (at := text.find(trigger)) >= 0]
-        return not found or self.grammar.accepts(text[min(found) :])
+        begin = len(text) - len(text.lstrip(SPACES))
+        ends: list[tuple[int, int]] = []  # where a trigger is complete, and where it begins
+        for trigger in self.triggers:
+            line = trigger.removeprefix("\n")
+            if line != trigger and text.startswith(line, begin):
+                ends.append((begin + len(line), begin))
+            elif (at := text.find(trigger)) >= 0:
+                ends.append((at + len(trigger), at))
+        return not ends or self.grammar.accepts(text[min(ends)[1] :])
 
 
 def answer_grammar(
@@ -55,32 +65,35 @@ def answer_grammar(
     marks: ReasoningFormat | None,
     schema: Any,
     constraint: tuple[RuleSet, int] | None,
-    token: ControlToken,
+    token: ControlToken | None,
     mode: SchemaMode,
     lazy: bool,
     free: Collection[str] = (),
 ) -> AnswerGrammar:
     """See `ChatFormat.grammar`. Raises GrammarError, which names the tool, for a schema that can't be compiled."""
-    tools = {name: ANY_OBJECT if name in free else schema for name, schema in tools.items()}
-    makers = _Answers(form, tools, token, mode, None if constraint is None else constraint[0])
+    held = {name: ANY_OBJECT if name in free else schema for name, schema in tools.items()}
+    makers = _Answers(form, held, token, mode, None if constraint is None else constraint[0], tools)
     rules = makers.rules
     root = rules.new_rule("root")
     triggers = makers.triggers()
+    names = list(tools)
     if schema is not None or constraint is not None:
         body = makers.json(schema) if constraint is None else rules.rule(constraint[1])
         before = makers.reasoning(marks, opened, spaced=bool(form.frame.content_begin))
         rules.define(root, rules.seq((before, makers.framed(body))))
         return AnswerGrammar(Grammar.from_rules(rules, root))
     if choice == "auto" and lazy and triggers:
-        rules.define(root, rules.seq((makers.calls(list(tools), parallel), makers.turn_end())))
+        rules.define(root, rules.seq((makers.lazy(names, parallel), makers.turn_end())))
+        triggers = tuple(dict.fromkeys((*triggers, *makers.inner.triggers(names))))
         return AnswerGrammar(Grammar.from_rules(rules, root), triggers, True)
     if choice == "auto":
-        body = makers.text_and_calls(list(tools), parallel)
+        body = makers.text_and_calls(names, parallel, marks)
     else:
-        names = list(tools) if choice == "required" else [choice] if isinstance(choice, str) else list(choice)
+        names = names if choice == "required" else [choice] if isinstance(choice, str) else list(choice)
         one = isinstance(choice, str) and choice != "required"
         body = rules.seq((makers.calls(names, parallel and not one), makers.turn_end()))
-    rules.define(root, rules.seq((makers.reasoning(marks, opened), body)))
+    spaced = choice != "auto" or not (makers.is_told and triggers)  # else the spaces are the text's
+    rules.define(root, rules.seq((makers.reasoning(marks, opened, spaced), body)))
     return AnswerGrammar(Grammar.from_rules(rules, root), triggers)
 
 
@@ -112,14 +125,20 @@ class _Answers:
         self,
         form: Layout,
         tools: Mapping[str, Schema],
-        token: ControlToken,
+        token: ControlToken | None,
         mode: SchemaMode,
         rules: RuleSet | None = None,
+        known: Mapping[str, Schema] | None = None,
     ) -> None:
+        """known: the schemas that a parser of the answer knows, of tools that are held to them or not."""
+        self.known = tools if known is None else known
         self.form, self.tools, self.mode = form, tools, mode
         self.parts = Parts(token, rules)
         self.rules = self.parts.rules
         self._calls: dict[str, int] = {}
+        self._bodies: dict[str, int] = {}
+        self._section = -1
+        self.inner = InnerCalls(form, self.known, self.parts, self.body, self._begin, self._row)
 
     # ---- around calls
 
@@ -177,25 +196,43 @@ class _Answers:
         plain = isinstance(shape, JsonCall) and not shape.name_is_key and not shape.wrapper
         return (f'{{"{shape.keys[0][0]}"',) if plain and isinstance(shape, JsonCall) else ()
 
-    def text_and_calls(self, names: list[str], parallel: bool) -> int:
-        """Any text, and then perhaps calls."""
-        rules, parts, triggers = self.rules, self.parts, self.triggers()
-        calls = rules.seq((self.calls(names, parallel), self.turn_end()))
-        if not triggers:
-            return rules.alt((calls, self._text_and_later(names, parallel)))
-        after = self.calls(names, parallel, without=triggers[0])
-        rest = rules.seq((after, self.turn_end()))
-        return rules.alt((parts.without(triggers[0]), rules.seq((parts.until(triggers[0]), rest))))
+    @property
+    def is_told(self) -> bool:
+        """Whether calls are told from the text before them by marks."""
+        return bool(self.form.calls and (self.form.calls.opening or self.form.calls.later)) and not self.form.harmony
 
-    def _text_and_later(self, names: list[str], parallel: bool) -> int:
-        """Content, and then perhaps calls with their mark behind content."""
-        rules, parts, calls = self.rules, self.parts, self.form.calls
-        begin = parts.mark(self.form.frame.content_begin)
+    def lazy(self, names: list[str], parallel: bool) -> int:
+        """Calls from the text that opens them on, which may be a line break before an inner opening."""
+        return self.rules.alt((self.calls(names, parallel), *self.inner.lazy(names, parallel)))
+
+    def text_and_calls(self, names: list[str], parallel: bool, marks: ReasoningFormat | None) -> int:
+        """Any text, and then perhaps calls. marks: of reasoning, with which a text doesn't begin."""
+        rules, parts, triggers = self.rules, self.parts, self.triggers()
+        if not self.is_told:
+            after = self.calls(names, parallel, without=triggers[0])
+            rest = rules.seq((after, self.turn_end()))
+            return rules.alt((parts.without(triggers[0]), rules.seq((parts.until(triggers[0]), rest))))
+        text = TextGrammar(parts, fresh=bool(triggers))
+        self.inner.follow(text, names, parallel, self.turn_end())
+        if triggers:
+            if marks is not None and marks.begin.strip():
+                text.forbid(marks.begin.strip(), at_start=True)
+            text.forbid(triggers[0])
+            calls = self.calls(names, parallel, without=triggers[0])
+            text.then(rules.seq((parts.mark(triggers[0]), calls, self.turn_end())))
+            return text.expression()
+        self._follow_later(text, names, parallel)
+        calls = rules.seq((self.calls(names, parallel), self.turn_end()))
+        return rules.alt((calls, rules.seq((parts.mark(self.form.frame.content_begin), text.expression()))))
+
+    def _follow_later(self, text: TextGrammar, names: list[str], parallel: bool) -> None:
+        """Has calls follow content that have a mark of their own behind it."""
+        calls, rules = self.form.calls, self.rules
         later = calls.later[0].strip() if calls and calls.later and isinstance(calls.later[0], str) else ""
-        if calls is None or not later:
-            return rules.seq((begin, rules.repeat(parts.any_byte(), 0)))
-        more = rules.seq((parts.until(later), self._begin(calls), self._several(names, parallel), self.turn_end()))
-        return rules.seq((begin, rules.alt((parts.without(later), more))))
+        if later:
+            text.forbid(later)
+            more = (self.parts.mark(later), self._begin(), self._several(names, parallel), self.turn_end())
+            text.then(rules.seq(more))
 
     # ---- calls
 
@@ -217,15 +254,20 @@ class _Answers:
 
     def _several(self, names: list[str], parallel: bool, begun: bool = False) -> int:
         """Calls behind their opening, up to what ends them all. begun: the first has been written."""
+        assert self.form.calls is not None
+        return self.rules.seq((self._row(names, parallel, begun), self._end(self.form.calls)))
+
+    def _row(self, names: list[str], parallel: bool, begun: bool = False) -> int:
+        """Calls behind their opening."""
         parts, rules, calls = self.parts, self.rules, self.form.calls
         assert calls is not None
         one = parts.shared(rules.alt([self._call(name, calls) for name in names]))
         bodies = [] if begun else [one]
         if parallel and calls.parallel:
             space = parts.gap(len(calls.separator) + 4)
-            more = parts.shared(rules.seq((space, self._split(calls.separator), space, self._begin(calls), one)))
+            more = parts.shared(rules.seq((space, self._split(calls.separator), space, self._begin(), one)))
             bodies.append(rules.repeat(more, 0))
-        return rules.seq((*bodies, self._end(calls)))
+        return rules.seq(bodies)
 
     def _opening(self, calls: CallFormat, without: str) -> int:
         pattern = calls.opening
@@ -236,8 +278,8 @@ class _Answers:
             pattern = (first.removeprefix(without), *pattern[1:])
         return self._pattern(pattern)
 
-    def _begin(self, calls: CallFormat) -> int:
-        return self._pattern(calls.call_begin)
+    def _begin(self) -> int:
+        return self._pattern(self.form.calls.call_begin if self.form.calls else ())
 
     def _pattern(self, pattern: Pattern) -> int:
         return self.parts.pattern(pattern, {"name": self.rules.alt([self.parts.text(name) for name in self.tools])})
@@ -262,9 +304,15 @@ class _Answers:
         """A call of this tool, from its name or its brace to `call_end`."""
         if name not in self._calls:
             end = self._split(calls.call_end)
-            body = self._body(name, calls)
-            self._calls[name] = self.parts.shared(self.rules.seq((body, self.parts.gap(), end)))
+            self._calls[name] = self.parts.shared(self.rules.seq((self.body(name), self.parts.gap(), end)))
         return self._calls[name]
+
+    def body(self, name: str) -> int:
+        """A call of this tool, from its name or its brace to its last argument."""
+        if name not in self._bodies:
+            assert self.form.calls is not None
+            self._bodies[name] = self.parts.shared(self._body(name, self.form.calls))
+        return self._bodies[name]
 
     def _body(self, name: str, calls: CallFormat) -> int:
         shape, parts, rules = calls.shape, self.parts, self.rules
@@ -275,9 +323,9 @@ class _Answers:
             return rules.seq((parts.text(name), parts.pattern(shape.middle, {}), self.arguments(name)))
         self.check(name, schema)
         if schema is ANY_OBJECT:
-            return free_call(parts, name, shape, self.mode)
+            return free_call(parts, name, calls, self.mode, self.known[name])
         if isinstance(shape, Tagged):
-            return self._tagged(name, shape)
+            return self._tagged(name, calls, shape)
         if isinstance(shape, PythonCall):
             values = PythonValues(parts, schema, self.mode)
             fields = [
@@ -288,7 +336,7 @@ class _Answers:
         if isinstance(shape, Braces):
             braces = BracesValues(parts, schema, self.mode, shape.quote)
             return rules.seq((parts.text(name), braces.object(_as_object(schema), 0)))
-        nested = NestedValues(parts, schema, self.mode, shape.mark, shape.item)
+        nested = NestedValues(parts, schema, self.mode, calls)
         return rules.seq((parts.text(name), parts.mark(shape.head_end), nested.object(_as_object(schema), 0)))
 
     def _object(self, name: str, shape: JsonCall, begun: bool = False) -> int:
@@ -322,54 +370,12 @@ class _Answers:
             items = [*head, *items, space, parts.text("}")]
         return rules.seq(items)
 
-    def _tagged(self, name: str, shape: Tagged) -> int:
-        parts, rules, root = self.parts, self.rules, self.tools[name]
-        items = [parts.text(name), parts.pattern(shape.head_end, {})]
-        for key, schema, needed in schema_properties(root, root):
-            argument = rules.seq((parts.gap(), self._argument(shape, key, schema, root)))
-            items.append(argument if needed else parts.maybe(argument))
-        return rules.seq(items)
-
-    def _argument(self, shape: Tagged, key: str, schema: Any, root: Any) -> int:
-        """One argument with its marks."""
-        parts, rules = self.parts, self.rules
-        kind = kind_of(schema, root)
-        texts = parts.text(shape.text_type)
-        others = rules.alt([parts.text(word) for word in dict.fromkeys((shape.json_type, *self._types(shape)))])
-        end = rules.seq((parts.text(shape.lead), parts.mark(shape.value_end)))
-
-        def around(holes: int, value: int) -> int:
-            head = (parts.mark(shape.begin), parts.text(key), parts.pattern(shape.key_end[:-1], {"type": holes}))
-            last = shape.key_end[-1] if shape.key_end else ""
-            tail = parts.mark(last.rstrip("\n")) if isinstance(last, str) else rules.seq(())
-            return rules.seq((*head, tail, parts.text(shape.trail), value))
-
-        inner = resolved(schema, root)
-        listed = (
-            inner.get("enum", [inner["const"]] if "const" in inner else None) if isinstance(inner, Mapping) else None
-        )
-        found = []
-        if kind != "json":
-            chosen = None if listed is None else [parts.text(v) for v in listed if isinstance(v, str)]
-            held = parts.constrained(inner, root) if chosen is None and isinstance(inner, Mapping) else None
-            chosen = chosen if held is None else [held]
-            value = parts.until(shape.value_end) if chosen is None else rules.seq((rules.alt(chosen), end))
-            found.append(around(texts, value))
-        if kind == "json" or shape.text_type or (kind == "any" and listed is not None):
-            described = _with_definitions(schema, root)
-            if kind == "any":
-                described = (
-                    {"allOf": [described, {"not": {"type": "string"}}]}
-                    if listed is None
-                    else {"enum": [v for v in listed or () if not isinstance(v, str)]}
-                )
-            if kind != "text":
-                value = self.json(described, f"the argument {key!r}: ")
-                found.append(around(others, rules.seq((value, parts.gap(), parts.mark(shape.value_end)))))
-        return rules.alt(found)
-
-    def _types(self, shape: Tagged) -> tuple[str, ...]:
-        return _JSON_TYPES if shape.text_type == "string" else ()
+    def _tagged(self, name: str, calls: CallFormat, shape: Tagged) -> int:
+        parts = self.parts
+        if self._section < 0:
+            self._section = section_of(parts, calls)
+        arguments = TaggedArguments(parts, calls, self.tools[name], self.json, self._section)
+        return self.rules.seq((parts.text(name), parts.pattern(shape.head_end, {}), arguments.expression()))
 
     def _harmony(self, name: str, without: str) -> int:
         parts, rules = self.parts, self.rules
@@ -410,14 +416,6 @@ class _Answers:
 
 def _as_object(schema: Any) -> dict[str, Any]:
     return dict(schema) if isinstance(schema, Mapping) else {} if schema else {"not": {}}
-
-
-def _with_definitions(schema: Any, root: Any) -> Any:
-    """A part of a schema with the definitions that it may refer to."""
-    if not isinstance(schema, Mapping) or not isinstance(root, Mapping):
-        return schema
-    found = {key: root[key] for key in ("$defs", "definitions") if key in root}
-    return {**found, **schema}
 
 
 def _closed(schema: Any, depth: int = 0) -> Any:

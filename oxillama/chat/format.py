@@ -245,7 +245,7 @@ class ChatFormat:
             marks=marks,
             schema=json_schema,
             constraint=constraint,
-            token=token or (lambda text: None),
+            token=token,
             mode=mode,
             lazy=lazy,
             free=free,

@@ -14,6 +14,7 @@ from oxillama.grammar.regex import parse_regex
 __all__ = ["END", "ControlToken", "Parts"]
 
 ControlToken = Callable[[str], int | None]
+Sized = Callable[[int, int | None], int | None]
 _MARK = re.compile(f"({MARK.pattern})")
 END = -1  # a token that ends the text, which may come where the text may end
 MAX_SPACES = 4
@@ -25,13 +26,14 @@ WORD = ((0x2D, 0x2E), (0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 class Parts:
     """Expressions of one set of rules."""
 
-    def __init__(self, token: ControlToken, rules: RuleSet | None = None) -> None:
-        """token: returns the id of the control token with a text, END for one that ends the text, or None.
+    def __init__(self, token: ControlToken | None, rules: RuleSet | None = None) -> None:
+        """token: returns the id of the control token with a text, END for one that ends the text, or None; without it,
+        there are none.
 
         rules: those to add to.
         """
         self.rules = RuleSet() if rules is None else rules
-        self.token = token
+        self.has_tokens, self.token = token is not None, token or (lambda text: None)
         self._gaps: dict[int, int] = {}
 
     def text(self, text: str) -> int:
@@ -57,6 +59,10 @@ class Parts:
         inner = [self._word(part) for part in _MARK.split(text.strip()) if part]
         before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
         return self.rules.seq([self._around(before), *inner, self._around(after)])
+
+    def pieces(self, text: str) -> list[tuple[str, int | None]]:
+        """The marks of a text with their control tokens, and what stands between them."""
+        return [(part, self.token(part) if _MARK.fullmatch(part) else None) for part in _MARK.split(text) if part]
 
     def _around(self, spaces: str) -> int:
         """These spaces, or some others."""
@@ -104,10 +110,14 @@ class Parts:
     def any_byte(self) -> int:
         return self.rules.range(0, 255)
 
-    def constrained(self, schema: Mapping[str, Any], root: Any) -> int | None:
+    def constrained(
+        self, schema: Mapping[str, Any], root: Any, without: tuple[str, ...] = (), sized: Sized | None = None
+    ) -> int | None:
         """A plain text that meets `pattern`, `minLength` and `maxLength` of a schema; None if it has none of these.
 
-        Of both, the pattern alone holds. One that has alternatives that may begin or end anywhere doesn't. Raises
+        Of both, the pattern alone holds. One that has alternatives that may begin or end anywhere doesn't. without:
+        patterns that look ahead for what such a text must not have, of which the first one holds that takes few enough
+        states; sized: the text without it that has so many characters, or None where that takes too many. Raises
         GrammarError for a pattern that can't be compiled, with its place in `root`.
         """
         pattern, least, most = schema.get("pattern"), schema.get("minLength"), schema.get("maxLength")
@@ -117,7 +127,8 @@ class Parts:
                 return None
             whole = ("" if anchored[0] else "[^]*") + pattern + ("" if anchored[1] else "[^]*")
             try:
-                return self._matching(whole)
+                found = self._matching(whole)
+                return next((held for other in without if (held := self._if_it_fits(whole, other)) is not None), found)
             except GrammarError as error:
                 place = place_of(schema, root)
                 reason = str(error).replace(repr(whole), repr(pattern))
@@ -126,17 +137,25 @@ class Parts:
             return None
         if not all(n is None or (type(n) is int and 0 <= n <= MAX_LENGTH) for n in (least, most)):
             return None
-        return self.rules.repeat(self.characters((), True), least or 0, most)
+        held = sized(least or 0, most) if sized is not None else None
+        return self.rules.repeat(self.characters((), True), least or 0, most) if held is None else held
 
-    def _matching(self, pattern: str) -> int:
-        """The texts that an ECMAScript pattern matches whole."""
-        automaton = Grammar.from_regex(pattern).automaton
-        if not automaton.nullable:
-            return self.rules.rule(self.rules.linked("", automaton))
+    def _if_it_fits(self, pattern: str, without: str) -> int | None:
+        """The texts that a pattern matches whole without something; None if that takes too many states."""
+        try:
+            return self._matching(pattern, without)
+        except GrammarError:
+            return None
+
+    def _matching(self, pattern: str, without: str = "") -> int:
+        """The texts that an ECMAScript pattern matches whole, without what another one looks ahead for."""
         # A group would hide what a pattern looks ahead for, which is supported at its beginning alone.
         filled = f"(?:{pattern})" if parse_regex(pattern).kind == "alt" else pattern
+        automaton = Grammar.from_regex(without + filled if without else pattern).automaton
+        if not automaton.nullable:
+            return self.rules.rule(self.rules.linked("", automaton))
         try:  # what is linked takes a byte at least
-            automaton = Grammar.from_regex(f"(?=[^]){filled}").automaton
+            automaton = Grammar.from_regex(f"(?=[^]){without}{filled}").automaton
         except NoTextError:
             return self.rules.seq(())
         return self.maybe(self.rules.rule(self.rules.linked("", automaton)))

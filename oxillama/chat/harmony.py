@@ -113,25 +113,30 @@ def _body(cursor: Cursor, say: Callable[[str], None]) -> Reading:
             search = max(cursor.at, search)
             yield
             continue
-        if (yield from _goes_on(cursor, found.end())):
+        goes_on, behind = yield from _goes_on(cursor, found.end())
+        if goes_on:
             if found.start() > cursor.at:
                 say(cursor.text[cursor.at : found.start()])
-            cursor.at = found.end()
+            cursor.at = behind
             return
-        search = found.end()
+        search = behind
 
 
-def _goes_on(cursor: Cursor, at: int) -> Generator[None, None, bool]:
-    """Whether a message, or nothing, follows."""
+def _goes_on(cursor: Cursor, at: int) -> Generator[None, None, tuple[bool, int]]:
+    """Whether a message, or nothing, follows, and the place behind marks of an end that come again."""
     while True:
         place = skip_spaces(cursor.text, at)
         rest = cursor.text[place : place + 16]
         if any(rest.startswith(start) for start in _STARTS):
-            return True
-        if not any(start.startswith(rest) for start in _STARTS):
-            return False
+            return True, at
+        again = _END.match(cursor.text, place)
+        if again is not None:
+            at = again.end()
+            continue
+        if not any(mark.startswith(rest) for mark in (*_STARTS, *ENDS)):
+            return False, at
         if cursor.ended:
-            return not rest
+            return not rest, at
         yield
 
 
@@ -147,9 +152,9 @@ def _past_end(cursor: Cursor) -> Reading:
     while True:
         at = skip_spaces(cursor.text, cursor.at)
         found = _END.match(cursor.text, at)
-        if found:
+        if found:  # one that comes several times counts as one
             cursor.at = found.end()
-            return
+            continue
         if cursor.ended or not any(end.startswith(cursor.text[at : at + 10]) for end in ENDS):
             return
         yield

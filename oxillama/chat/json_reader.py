@@ -160,7 +160,7 @@ def read_arguments(cursor: Cursor, sink: CallSink) -> Reading:
             sink.arguments(text[sent : cursor.at])
             raise Broken(f"it is no JSON: {error}") from None
         sink.arguments(text[sent:end])
-        sent = end
+        sent, text = end, ""  # the cursor holds the text alone, see `Cursor.add`
         if cursor.ended:
             raise Broken("the text ends inside of it", cut=True)
         yield

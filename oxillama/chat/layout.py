@@ -3,10 +3,11 @@
 import re
 
 from oxillama.chat.harmony import ENDS
+from oxillama.chat.openings import inner_openings, parts_of
 from oxillama.chat.patterns import MARK, Pattern, first_mark
-from oxillama.chat.shapes import CallFormat, Frame, JsonCall
+from oxillama.chat.shapes import CallFormat, Frame, JsonCall, Tagged
 
-__all__ = ["Layout", "Marks"]
+__all__ = ["Layout", "Marks", "needed_end"]
 
 Marks = list[tuple[Pattern, str, bool]]
 
@@ -19,7 +20,8 @@ class Layout:
 
     What follows from these: marks, (pattern, what it is, whether it is only at the beginning) of those that content may
     hold; end_marks, with which a call that can't be parsed ends; closing_marks, all that may stand behind calls;
-    turn_ends, what ends a turn; end_words, the marks behind all calls, of which `n_needed_ends` belong to the calls.
+    turn_ends, what ends a turn; end_words, the marks behind all calls, of which `n_needed_ends` belong to the calls;
+    inner, what opens a call without its outer mark; closers, marks that may be left over behind a call.
     """
 
     def __init__(
@@ -34,6 +36,8 @@ class Layout:
         self.closing_marks = _closing_marks(self.marks, calls) if not harmony else list(ENDS)
         self.turn_ends = _prefixes(frame.turn_end)
         self.end_words, self.n_needed_ends = _end_words(calls)
+        self.inner = () if calls is None else inner_openings(calls)
+        self.closers = () if calls is None else _closers(frame, calls)
 
     @property
     def texts(self) -> list[str]:
@@ -98,10 +102,32 @@ def _end_words(calls: CallFormat | None) -> tuple[list[str], int]:
     return words, needed
 
 
+def needed_end(calls: CallFormat) -> str:
+    """The mark that ends all calls, without brackets of JSON; "" if there is none."""
+    words, n_needed = _end_words(calls)
+    text = "".join(words[:n_needed])
+    return text.removeprefix("]").lstrip() if text.startswith("]") and not text.startswith("]<]") else text
+
+
+def _closers(frame: Frame, calls: CallFormat) -> tuple[str, ...]:
+    """The marks that end arguments, a call, or all calls, but for those with which the turn ends, too."""
+    parts = parts_of(calls.call_end)
+    found = [*parts, *(re.sub(r"^[^<\[\]]+", "", part) for part in parts), needed_end(calls)]
+    if isinstance(calls.shape, Tagged):
+        found.append(calls.shape.value_end)
+    ends = (frame.content_end, frame.turn_end, *frame.breaks)
+    return tuple(
+        dict.fromkeys(mark for mark in found if "<" in mark and not any(end.startswith(mark) for end in ends if end))
+    )
+
+
 def _names(mark: str) -> set[str]:
     """The words that a mark and its counterpart share."""
-    words = re.findall(r"[A-Za-z]{3,}", mark.split(":")[0])
-    return {word.lower() for word in words} - {"begin", "start", "open", "prefix", "end", "stop", "close", "suffix"}
+    for words in (_LONG.findall(mark.split(":")[0]), _LONG.findall(mark), re.findall(r"[A-Za-z]+", mark)):
+        found = {word.lower() for word in words} - _GENERIC
+        if found:
+            return found
+    return set()
 
 
 def _stripped(pattern: Pattern) -> Pattern:
@@ -112,6 +138,8 @@ def _stripped(pattern: Pattern) -> Pattern:
 
 
 _WORD = re.compile(r"<[^<>]*>|[^<]+")
+_LONG = re.compile(r"[A-Za-z]{3,}")
+_GENERIC = {"begin", "start", "open", "prefix", "end", "stop", "close", "suffix"}
 _TOKEN = re.compile(r"<[^<>\s]*>|\[/?[A-Z][A-Z_]*\]|`+")
 
 

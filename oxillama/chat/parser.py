@@ -9,6 +9,7 @@ from oxillama.chat.bare_calls import read_bare
 from oxillama.chat.braces_reader import read_braces
 from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall, call_id, read_argument_object
 from oxillama.chat.harmony import read_harmony
+from oxillama.chat.inner_marks import InnerMarks
 from oxillama.chat.json_reader import (
     MAX_NAME,
     Reading,
@@ -21,11 +22,22 @@ from oxillama.chat.json_reader import (
 from oxillama.chat.layout import Layout
 from oxillama.chat.message import ChatDelta, ChatMessage, ToolCallDelta
 from oxillama.chat.nested_reader import read_nested
+from oxillama.chat.openings import InnerOpening, parts_of
 from oxillama.chat.patterns import MARK, NAME, Cursor, More, Pattern, match, skip_spaces
 from oxillama.chat.python_reader import read_python
-from oxillama.chat.shapes import Braces, CallFormat, Frame, JsonCall, Named, NestedTags, PythonCall, ReasoningFormat
+from oxillama.chat.shapes import (
+    Braces,
+    CallFormat,
+    Frame,
+    JsonCall,
+    Named,
+    NestedTags,
+    PythonCall,
+    ReasoningFormat,
+)
 from oxillama.chat.sink import Broken, CallSink, NotACall
 from oxillama.chat.tagged_reader import read_tagged
+from oxillama.chat.value_ends import ToolEnds, find_any, spaces_from
 from oxillama.errors import ToolFormatError
 
 __all__ = ["ChatParser"]
@@ -80,6 +92,9 @@ class ChatParser:
         self._n_said = 0
         self._fresh = True  # nothing but spaces has come since the reasoning or the beginning
         self._bare = bare and bool(schemas) and not must_call and (form.harmony or form.calls is not None)
+        self._inner = InnerMarks(self._cursor, form, self._schemas)
+        if form.calls is not None:
+            self._tools = ToolEnds(form.calls, form.closers, self._schemas)
         self.in_reasoning = False
         self._reader = (
             read_harmony(self._cursor, self._give, self._harmony_call, self._enter, self._bare_answer)
@@ -97,7 +112,7 @@ class ChatParser:
             raise ToolFormatError(f"text must be a str, not {type(text).__name__}")
         if self._cursor.ended and text:
             raise ToolFormatError("the text has ended: ChatFormat.parser() makes a parser of another one")
-        self._cursor.text += text
+        self._cursor.add(text)
         self._run()
         return self._take()
 
@@ -151,6 +166,7 @@ class ChatParser:
         if self._reasoning is not None:
             yield from self._think(self._reasoning)
         yield from self._past_spaces_of_begin()
+        self._inner.begin()
         while not (self._cursor.ended and self._cursor.at >= len(self._cursor.text)):
             if not (yield from self._bare_answer()):
                 yield from self._next_part()
@@ -236,10 +252,12 @@ class ChatParser:
             if not isinstance(found, int):
                 start, what, end = found
                 before = cursor.text[cursor.at : start]
-                if what == "call":
-                    if (yield from self._try_calls(start, end, before)):
+                if what == "call" or isinstance(what, InnerOpening):
+                    inner = what if isinstance(what, InnerOpening) else None
+                    is_call = inner is None or (yield from self._inner.is_call(start, inner))
+                    if is_call and (yield from self._try_calls(start, end, before, inner)):
                         return
-                    at = start + 1
+                    at = self._inner.behind(start)
                     continue
                 self._say(before if what == "content" else before.rstrip())
                 cursor.at = end
@@ -265,15 +283,16 @@ class ChatParser:
         openings = (pattern for pattern, what, _ in self._form.marks if what == "call")
         return at == len(text) or any(isinstance(match(pattern, text, at, False), More) for pattern in openings)
 
-    def _mark_from(self, at: int) -> tuple[int, str, int] | int:
+    def _mark_from(self, at: int) -> tuple[int, str | InnerOpening, int] | int:
         """(place, what, end) of the first mark from a place on; or the place up to which there is none."""
-        text, form = self._cursor.text, self._form
+        text = self._cursor.text
+        lead = skip_spaces(text, self._cursor.at)
         if self._fresh:
-            at = skip_spaces(text, at)
+            at = max(at, lead)
         while at < len(text):
-            fresh = self._fresh and not text[self._cursor.at : at].strip()
-            if not fresh:
-                found = form.first_characters.search(text, at)
+            fresh = self._fresh and at <= lead
+            if not fresh and at != self._inner.first:
+                found = self._inner.characters.search(text, at)
                 if found is None:
                     return len(text)
                 at = found.start()
@@ -284,7 +303,7 @@ class ChatParser:
             at += 1
         return at
 
-    def _mark_at(self, at: int, fresh: bool) -> tuple[int, str, int] | int | None:
+    def _mark_at(self, at: int, fresh: bool) -> tuple[int, str | InnerOpening, int] | int | None:
         """(place, what, end) of a mark at a place, the place where that isn't decided, or None."""
         text, ended = self._cursor.text, self._cursor.ended
         for pattern, what, only_fresh in self._form.marks:
@@ -300,7 +319,7 @@ class ChatParser:
                 return at
             if ends:
                 return at, what, found[0]
-        return None
+        return self._inner.find(at)
 
     def _ends(self, at: int, depth: int = 0) -> bool | None:
         """Whether only marks and calls follow, or nothing; None if that isn't decided. Eight marks are looked at."""
@@ -318,28 +337,38 @@ class ChatParser:
                 if answer:
                     return True
                 undecided = undecided or answer is None
-        return None if undecided else False
+        inner = self._inner.find(at)
+        if isinstance(inner, tuple):
+            return True
+        return None if undecided or inner is not None else False
 
     # ---- calls
 
-    def _try_calls(self, start: int, end: int, before: str) -> Generator[None, None, bool]:
-        """Reads calls whose opening is at `start`; whether they were calls. `before`: text that isn't said yet."""
+    def _try_calls(
+        self, start: int, end: int, before: str, inner: InnerOpening | None = None
+    ) -> Generator[None, None, bool]:
+        """Reads calls whose opening is at `start`; whether they were calls. `before`: text that isn't said yet.
+
+        inner: the opening, if its outer mark is missing; `end` is where the name begins then.
+        """
         calls, cursor = self._calls, self._cursor
         assert calls is not None
         kept = cursor.at
+        in_a_row = inner is not None and start <= self._inner.first
 
         def said() -> None:
             nonlocal before
-            self._say(before if self._n_said or before.strip() else "")
+            self._say(before if (self._n_said and not in_a_row) or before.strip() else "")
             before = ""
 
         bare = isinstance(calls.shape, JsonCall) and not calls.opening and calls.later is None
         cursor.at = start if bare else end
         prefix = _id_prefix(calls.opening)
-        if not (yield from self._one_call(start, prefix, said)):
+        if not (yield from self._one_call(start, prefix, said, inner)):
             cursor.at = kept
             return False
         behind = cursor.at
+        yield from self._inner.past_closers(self._inner.between)
         while (yield from self._another(calls)):
             yield from past_spaces(cursor)
             opened = cursor.at
@@ -351,7 +380,10 @@ class ChatParser:
                 cursor.at = behind
                 break
             behind = cursor.at
+            yield from self._inner.past_closers(self._inner.between)
         yield from self._past(calls.end)
+        yield from self._inner.past_closers(self._inner.closers)
+        self._inner.begin(behind_call=True)
         self._fresh = False
         return True
 
@@ -360,10 +392,7 @@ class ChatParser:
         cursor = self._cursor
         start = cursor.at
         separator = calls.separator.strip()
-        place = skip_spaces(cursor.text, cursor.at)
-        while place == len(cursor.text) and not cursor.ended:
-            yield
-            place = skip_spaces(cursor.text, cursor.at)
+        place = yield from spaces_from(cursor, cursor.at)
         if separator:
             found = yield from matched(cursor, (separator,), place)
             if found is None:
@@ -394,17 +423,16 @@ class ChatParser:
         """Moves past a mark, or as much of it as is there."""
         cursor = self._cursor
         for word in _WORD.findall(mark):
-            place = skip_spaces(cursor.text, cursor.at)
-            while place == len(cursor.text) and not cursor.ended:
-                yield
-                place = skip_spaces(cursor.text, cursor.at)
+            place = yield from spaces_from(cursor, cursor.at)
             found = yield from matched(cursor, (word,), place)
             if found is not None:
                 cursor.at = found[0]
             else:
                 self._past_cut(place, word)
 
-    def _one_call(self, start: int, prefix: str, said: Callable[[], None]) -> Generator[None, None, bool]:
+    def _one_call(
+        self, start: int, prefix: str, said: Callable[[], None], inner: InnerOpening | None = None
+    ) -> Generator[None, None, bool]:
         """One call, whose opening has been read; whether it was one. `said` is called once that is known."""
         calls, cursor = self._calls, self._cursor
         assert calls is not None
@@ -414,7 +442,7 @@ class ChatParser:
             isinstance(part, str) and part.strip(" \n[{,") for part in calls.opening
         )
         try:
-            yield from self._read(calls, sink, bare, prefix)
+            yield from self._read(calls, sink, bare, prefix, calls.call_end if inner is None else inner.call_end)
         except NotACall:
             if (bare and not self._must_call) or not self._is_cut_head(behind):
                 return False
@@ -423,7 +451,7 @@ class ChatParser:
             return True
         except Broken as error:
             said()
-            yield from self._break(start, behind, error, sink)
+            yield from self._break(start, behind, error, sink, inner)
             return True
         said()
         yield from self._past(calls.call_end)
@@ -442,7 +470,7 @@ class ChatParser:
         rest = cursor.text[name.end() if name else at :]
         return not rest or (name is not None and any(mark.startswith(rest) for mark in self._form.texts))
 
-    def _read(self, calls: CallFormat, sink: CallSink, bare: bool, prefix: str) -> Reading:
+    def _read(self, calls: CallFormat, sink: CallSink, bare: bool, prefix: str, call_end: str) -> Reading:
         cursor, shape = self._cursor, calls.shape
         last = calls.opening[-1] if calls.opening else ""
         if isinstance(last, str) and last[-1:].isspace():  # which aren't part of a mark's match
@@ -456,9 +484,9 @@ class ChatParser:
         elif isinstance(shape, Braces):
             yield from read_braces(cursor, shape.quote, sink)
         elif isinstance(shape, NestedTags):
-            yield from read_nested(cursor, shape, calls.call_end, self._schemas, sink)
+            yield from read_nested(cursor, calls, self._tools, sink)
         else:
-            yield from read_tagged(cursor, shape, calls.call_end, self._schemas, sink)
+            yield from read_tagged(cursor, calls, call_end, self._tools, sink)
 
     def _harmony_call(self, read: Callable[[CallSink], Reading], start: int) -> Reading:
         sink = CallSink(self._n_calls, lambda piece: self._give(ChatDelta(tool_call=piece)), self._new_id)
@@ -481,21 +509,15 @@ class ChatParser:
             return
         self._put(ToolCall(sink.name, arguments, sink.id, self._n_said, raw))
 
-    def _break(self, start: int, behind: int, error: Broken, sink: CallSink) -> Reading:
+    def _break(
+        self, start: int, behind: int, error: Broken, sink: CallSink, inner: InnerOpening | None = None
+    ) -> Reading:
         """Ends a call that can't be parsed, with the first mark behind its opening that could end it."""
         cursor = self._cursor
-        marks = self._form.end_marks
-        while True:
-            found = [(at, mark) for mark in marks if (at := cursor.text.find(mark, behind)) >= 0]
-            if found or cursor.ended:
-                break
-            yield
-        if found:
-            at, mark = min(found)
-            cursor.at = at + len(mark)
-        else:
-            cursor.at = len(cursor.text)
-        complete = bool(found) or not error.cut
+        marks = [*self._form.end_marks, *parts_of(inner.call_end if inner else "")]
+        found = yield from find_any(cursor, marks, behind)
+        cursor.at = len(cursor.text) if found is None else found
+        complete = found is not None or not error.cut
         raw, id = cursor.text[start : cursor.at], sink.id or self._new_id()
         written = "".join(sink.pieces)
         self._put(BrokenToolCall(raw, error.reason, complete, id, self._n_said, sink.opened, sink.name, written))

@@ -46,6 +46,12 @@ class Cursor:
     def __init__(self) -> None:
         self.text, self.at, self.ended = "", 0, False
 
+    def add(self, text: str) -> None:
+        """More of the text. A string that one variable holds alone grows in its place, which takes linear time."""
+        whole, self.text = self.text, ""
+        whole += text
+        self.text = whole
+
     def rest(self) -> str:
         return self.text[self.at :]
 

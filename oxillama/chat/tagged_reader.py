@@ -1,22 +1,29 @@
 """Reader of calls whose arguments stand between marks, one by one."""
 
+import re
 from collections.abc import Generator
 from typing import Any
 
 from oxillama.chat.json_reader import Reading, matched, past_spaces, read_name
-from oxillama.chat.patterns import Cursor, More, Pattern, first_mark, match, skip_spaces
-from oxillama.chat.shapes import Tagged
+from oxillama.chat.patterns import Cursor, first_mark
+from oxillama.chat.shapes import CallFormat, Tagged
 from oxillama.chat.sink import Broken, CallSink, NotACall
+from oxillama.chat.value_ends import ToolEnds, ValueEnds, held, scan_json, spaces_from
+from oxillama.chat.value_marks import CDATA, cdata_ends
 from oxillama.chat.values import Kind, escaped, kind_of, property_of, value_json
 
 __all__ = ["read_tagged"]
 
 MAX_KEY = 512
-CDATA, CDATA_END = "<![CDATA[", "]]>"
 
 
-def read_tagged(cursor: Cursor, shape: Tagged, call_end: str, schemas: dict[str, Any], sink: CallSink) -> Reading:
-    """A call from its name to its last argument. Raises NotACall if its head is none, Broken if an argument is."""
+def read_tagged(cursor: Cursor, calls: CallFormat, call_end: str, tools: ToolEnds, sink: CallSink) -> Reading:
+    """A call from its name to its last argument. Raises NotACall if its head is none, Broken if an argument is.
+
+    call_end: the marks that must end it.
+    """
+    shape = calls.shape
+    assert isinstance(shape, Tagged)
     name = yield from read_name(cursor)
     if shape.head_end:
         found = yield from matched(cursor, shape.head_end, cursor.at)
@@ -24,50 +31,28 @@ def read_tagged(cursor: Cursor, shape: Tagged, call_end: str, schemas: dict[str,
             raise NotACall
         cursor.at = found[0]
     c = yield from past_spaces(cursor)
-    if c and c not in (shape.begin.strip()[:1], call_end.strip()[:1]):
+    if c and c not in (shape.begin.strip()[:1], calls.call_end.strip()[:1]):
         raise NotACall  # a text that quotes the marks
     sink.open(name, "")
-    schema = schemas.get(name)
-    while (follows := (yield from _follows(cursor, shape, call_end, cursor.at))) == "argument":
-        yield from _read_argument(cursor, shape, call_end, schema, sink)
-    if not follows:
-        raise Broken("neither an argument nor its end follows")
+    schema = tools.schemas.get(name)
+    ends = tools.of(name, call_end)
+    what, cursor.at = yield from ends.follows(cursor, cursor.at)
+    while what == "argument":
+        yield from _read_argument(cursor, calls, ends, schema, sink)
+        what, cursor.at = yield from ends.follows(cursor, cursor.at)
+    if not what:
+        raise Broken("neither an argument nor its end follows", cut=cursor.ended and ends.is_cut(cursor.rest()))
     sink.end_of_arguments()
 
 
-def _follows(cursor: Cursor, shape: Tagged, call_end: str, at: int) -> Generator[None, None, str]:
-    """What stands at a place: "argument", "end" of the call or of the text, or "" for anything else."""
-    while True:
-        found = _decided(cursor, shape, call_end, at)
-        if found is not None:
-            return found
-        yield
-
-
-def _decided(cursor: Cursor, shape: Tagged, call_end: str, at: int) -> str | None:
-    text, ended = cursor.text, cursor.ended
-    at = skip_spaces(text, at)
-    if at == len(text):
-        return "end" if ended else None
-    undecided = False
-    for mark, what in ((shape.begin, "argument"), (call_end, "end")):
-        if not mark.strip():
-            continue
-        found = match((mark.strip(),), text, at, ended)
-        if isinstance(found, More):
-            undecided = True
-        elif found is not None:
-            return what
-    return None if undecided else ""
-
-
-def _read_argument(cursor: Cursor, shape: Tagged, call_end: str, schema: Any, sink: CallSink) -> Reading:
-    yield from past_spaces(cursor)
+def _read_argument(cursor: Cursor, calls: CallFormat, ends: ValueEnds, schema: Any, sink: CallSink) -> Reading:
+    shape = calls.shape
+    assert isinstance(shape, Tagged)
     found = yield from matched(cursor, (shape.begin.strip(),), cursor.at)
     if found is None:
         raise Broken("an argument has no beginning")
     cursor.at = found[0]
-    key = yield from _read_key(cursor, shape.key_end)
+    key = yield from _read_key(cursor, shape)
     found = yield from matched(cursor, shape.key_end, cursor.at)
     if found is None:
         raise Broken(f"the argument {key!r} has no value", cut=cursor.ended)
@@ -75,7 +60,7 @@ def _read_argument(cursor: Cursor, shape: Tagged, call_end: str, schema: Any, si
     kind = _kind(shape, found[1], schema, key)
     sink.key(key)
     yield from _skip(cursor, shape.trail)
-    yield from _read_value(cursor, shape, call_end, kind, sink)
+    yield from _read_value(cursor, calls, ends, kind, sink)
 
 
 def _kind(shape: Tagged, holes: dict[str, str], schema: Any, key: str) -> Kind:
@@ -84,15 +69,18 @@ def _kind(shape: Tagged, holes: dict[str, str], schema: Any, key: str) -> Kind:
     return kind_of(property_of(schema, key), schema)
 
 
-def _read_key(cursor: Cursor, key_end: Pattern) -> Generator[None, None, str]:
-    mark = first_mark(key_end)
+def _read_key(cursor: Cursor, shape: Tagged) -> Generator[None, None, str]:
+    mark = first_mark(shape.key_end)
     start = cursor.at
     while (end := cursor.text.find(mark, start)) < 0:
         if cursor.ended or len(cursor.text) - start > MAX_KEY:
             raise Broken("the text ends inside of it" if cursor.ended else "an argument has no key", cut=cursor.ended)
         yield
     cursor.at = end
-    return cursor.text[start:end].strip()
+    key = cursor.text[start:end].strip()
+    if shape.begin.strip() in key:
+        raise Broken("an argument's key has no end")
+    return key
 
 
 def _skip(cursor: Cursor, text: str) -> Generator[None, None, bool]:
@@ -107,71 +95,77 @@ def _skip(cursor: Cursor, text: str) -> Generator[None, None, bool]:
     return False
 
 
-def _read_cdata(cursor: Cursor, shape: Tagged, mark: str, kind: Kind, sink: CallSink) -> Reading:
+def _read_cdata(cursor: Cursor, calls: CallFormat, kind: Kind, sink: CallSink) -> Reading:
     """A value in a CDATA section of XML, which has been opened."""
-    end = CDATA_END + mark
     texts = kind == "text"
-    sent = start = cursor.at
+    sent = start = search = cursor.at
+    ends = cdata_ends(calls)
+    marks = tuple(space + mark for space, mark in ends)
+    pattern = re.compile("|".join(map(re.escape, marks)))
+    longest = max(map(len, marks))
     if texts:
         sink.value('"')
-    search = start
-    while (stop := cursor.text.find(end, search)) < 0:
+    while (found := pattern.search(cursor.text, search)) is None:
         if cursor.ended:
             _send(sink, cursor.text[sent:], texts)
             raise Broken("the text ends inside of it", cut=True)
-        search = max(start, len(cursor.text) - len(end) + 1)
-        sent = _send_up_to(cursor.text, sent, _held(cursor.text, end, ""), sink, texts)
+        search = max(start, len(cursor.text) - longest + 1)
+        sent = _send_up_to(cursor.text, sent, held(cursor.text, start, marks), sink, texts)
         yield
-    if texts:
-        _send(sink, cursor.text[sent:stop], texts)
-        sink.value('"')
-    else:
-        sink.value(value_json(cursor.text[start:stop], kind))
-    cursor.at = stop + len(CDATA_END)
-    found = yield from matched(cursor, (shape.value_end.strip(),), cursor.at)
-    cursor.at = found[0] if found else cursor.at + len(mark)
+    _end_value(cursor.text, start, sent, found.start(), kind, sink)
+    space, mark = ends[marks.index(found.group())]
+    cursor.at = found.end() if mark == ends[0][1] else found.start() + len(space)
 
 
-def _read_value(cursor: Cursor, shape: Tagged, call_end: str, kind: Kind, sink: CallSink) -> Reading:
-    """A value up to the mark that ends it: one behind which the call goes on or ends, since texts may hold the mark."""
-    mark = first_mark((shape.value_end,))
+def _read_value(cursor: Cursor, calls: CallFormat, ends: ValueEnds, kind: Kind, sink: CallSink) -> Reading:
+    """A value up to what ends it."""
     if (yield from _skip(cursor, CDATA)):
-        yield from _read_cdata(cursor, shape, mark, kind, sink)
+        yield from _read_cdata(cursor, calls, kind, sink)
         return
     start = sent = search = cursor.at
     texts = kind == "text"
     if texts:
         sink.value('"')
+    else:
+        search = yield from _behind_json(cursor, ends, start)
     while True:
-        end = cursor.text.find(mark, search)
-        if end < 0:
+        found = ends.search(cursor.text, start, search)
+        if found is None:
             if cursor.ended:
                 _send(sink, cursor.text[sent:], texts)
                 raise Broken("the text ends inside of it", cut=True)
-            search = max(search, len(cursor.text) - len(mark) + 1)
-            sent = _send_up_to(cursor.text, sent, _held(cursor.text, mark, shape.lead), sink, texts)
+            search = ends.search_again(cursor.text, start, search)
+            sent = _send_up_to(cursor.text, sent, ends.held(cursor.text, start), sink, texts)
             yield
             continue
-        found = yield from matched(cursor, (shape.value_end.strip(),), end)
-        if found is not None and (yield from _follows(cursor, shape, call_end, found[0])):
+        stop = yield from ends.decide(cursor, found, start)
+        if isinstance(stop, tuple):
             break
-        search = end + 1
-    stop = end - len(shape.lead) if cursor.text.endswith(shape.lead, start, end) else end
-    if texts:
-        _send(sink, cursor.text[sent:stop], texts)
+        search = stop
+    _end_value(cursor.text, start, sent, stop[0], kind, sink)
+    cursor.at = stop[1]
+
+
+def _behind_json(cursor: Cursor, ends: ValueEnds, start: int) -> Generator[None, None, int]:
+    """From where to search for the end of a value that is no text: JSON may hold marks in its strings."""
+    state, end = yield from scan_json(cursor, start)
+    if state != "whole":
+        return start
+    place = yield from spaces_from(cursor, end)
+    while (found := ends.search(cursor.text, start, place)) is None and not cursor.ended:
+        if ends.held(cursor.text, place) > place:
+            break
+        yield
+    return place if found is not None and found.start() == place else start
+
+
+def _end_value(text: str, start: int, sent: int, stop: int, kind: Kind, sink: CallSink) -> None:
+    """Gives the rest of a text, or the whole of another value."""
+    if kind == "text":
+        _send(sink, text[sent:stop], True)
         sink.value('"')
     else:
-        sink.value(value_json(cursor.text[start:stop], kind))
-    cursor.at = found[0]
-
-
-def _held(text: str, mark: str, lead: str) -> int:
-    """Where the part of a text begins that may be the beginning of its end."""
-    end = lead + mark
-    for n in range(min(len(end) - 1, len(text)), 0, -1):
-        if end.startswith(text[-n:]):
-            return len(text) - n
-    return min(len(text), _held(text, mark, "")) if lead else len(text)
+        sink.value(value_json(text[start:stop], kind))
 
 
 def _send_up_to(text: str, sent: int, stop: int, sink: CallSink, texts: bool) -> int:

@@ -20,6 +20,7 @@ Messages = Sequence[Mapping[str, Any]]
 _LOG = logging.getLogger("oxillama")
 _AS_IT_IS = ("text", "none")  # the values of tool_format with which the template alone shows tools
 _DESCRIBED = "the chat template shows no tools: they are described in a system message"
+_UNSEEN = "the chat template shows no tools, and the tool format text describes none: the model doesn't see them"
 _IN_JSON = f"{_DESCRIBED}, and calls are JSON"
 
 
@@ -91,16 +92,19 @@ def shown_by(
 
 
 def note_of(template: ChatTemplate, options: Mapping[str, Any]) -> str:
-    """What a caller is told of how tools are shown to the model; "" if nothing, or if the caller asked for it.
+    """What a caller is told of how tools are shown to the model; "" if nothing, or if the caller asked for it. With the
+    format "text" it is said where the model doesn't see them.
 
     The log has it once for each template.
     """
-    if not options.get("tools") or options.get("tool_format") is not None or _prints_tools(template, options):
+    given = options.get("tool_format")
+    if not options.get("tools") or given not in (None, "text") or _prints_tools(template, options):
         return ""
     form = answer_format(template, options)
-    if form.calls is None:
+    if given is None and form.calls is None:
         return ""
-    note = _DESCRIBED if form == ChatFormat.of_template(template) else _IN_JSON
+    own = _DESCRIBED if form == ChatFormat.of_template(template) else _IN_JSON
+    note = own if given is None else _UNSEEN
     _log_once(note, template.source)
     return note
 

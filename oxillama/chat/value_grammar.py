@@ -1,32 +1,20 @@
-"""Grammars of values that aren't JSON: literals of Python, Gemma 4's braces, nested tags, and text between marks."""
+"""Grammars of values that aren't JSON: literals of Python, and Gemma 4's braces."""
 
 import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from oxillama.chat.grammar_parts import Parts
-from oxillama.chat.values import MAX_DEPTH, resolved
+from oxillama.chat.text_grammar import TextGrammar
+from oxillama.chat.value_marks import as_pattern
+from oxillama.chat.values import MAX_DEPTH, resolved, schema_properties
 from oxillama.sampler_config import SchemaMode
 
-__all__ = ["BracesValues", "NestedValues", "PythonValues", "Values", "schema_properties"]
+__all__ = ["BracesValues", "PythonValues", "Values", "bound"]
 
 _NUMERIC = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "type")
 _TYPES = ("string", "number", "boolean", "null", "array", "object")
 MAX_ITEMS = 1000
-
-
-def schema_properties(schema: Any, root: Any) -> list[tuple[str, Any, bool]]:
-    """(name, schema, whether it must be there) of an object's properties, in their order."""
-    schema = resolved(schema, root)
-    if not isinstance(schema, Mapping):
-        return []
-    properties = schema.get("properties")
-    listed = dict(properties) if isinstance(properties, Mapping) else {}
-    required = schema.get("required")
-    needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    return [
-        (name, listed.get(name, True), name in needed) for name in [*listed, *(n for n in needed if n not in listed)]
-    ]
 
 
 class Values:
@@ -96,7 +84,7 @@ class Values:
 
     def array(self, schema: Mapping[str, Any], depth: int) -> int:
         items = self.parts.shared(self.value(schema.get("items", True), depth + 1))
-        least, most = _bound(schema.get("minItems"), 0), schema.get("maxItems")
+        least, most = bound(schema.get("minItems"), 0), schema.get("maxItems")
         return self.listed(items, least, most if isinstance(most, int) else None)
 
     def object(self, schema: Mapping[str, Any], depth: int) -> int:
@@ -175,13 +163,14 @@ class Values:
         raise NotImplementedError
 
 
-def _bound(value: Any, default: int) -> int:
+def bound(value: Any, default: int) -> int:
+    """A number of items that a schema gives, or the default for what is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ITEMS else default
 
 
 def _lengths(schema: Mapping[str, Any]) -> tuple[int, int | None]:
     most = schema.get("maxLength")
-    return _bound(schema.get("minLength"), 0), most if isinstance(most, int) and most <= MAX_ITEMS else None
+    return bound(schema.get("minLength"), 0), most if isinstance(most, int) and most <= MAX_ITEMS else None
 
 
 class PythonValues(Values):
@@ -226,7 +215,9 @@ class BracesValues(Values):
         self.quote = quote
 
     def string(self, schema: Mapping[str, Any]) -> int:
-        parts, held = self.parts, self.parts.constrained(schema, self.root)
+        parts, text = self.parts, TextGrammar(self.parts, spelled=True)
+        text.forbid(self.quote)
+        held = parts.constrained(schema, self.root, (f"(?![^]*{as_pattern(self.quote)})",), text.sized)
         if held is not None:
             return self.rules.seq((parts.mark(self.quote), held, parts.mark(self.quote)))
         return parts.shared(self.rules.seq((parts.mark(self.quote), parts.until(self.quote))))
@@ -240,46 +231,3 @@ class BracesValues(Values):
     def free_key(self) -> int:
         word = self.parts.characters(((ord(":"), ord(":")), (ord("{"), ord("{")), (ord("}"), ord("}"))), True)
         return self.rules.seq((self.rules.repeat(word, 1, 64), self.parts.text(":")))
-
-
-class NestedValues(Values):
-    """The inside of tags that are named after keys, up to their ends."""
-
-    def __init__(self, parts: Parts, root: Any, mode: SchemaMode, mark: str, item: str) -> None:
-        super().__init__(parts, root, mode)
-        self.mark, self.item = mark, item
-
-    def tag(self, name: str, schema: Any, depth: int = 0) -> int:
-        """A tag with its value."""
-        parts, end = self.parts, f"{self.mark}</{name}>"
-        schema = resolved(schema, self.root)
-        kinds = schema.get("type") if isinstance(schema, Mapping) else None
-        opening = parts.mark(f"{self.mark}<{name}>")
-        free = isinstance(schema, Mapping) and kinds == "string" and "enum" not in schema and "const" not in schema
-        if free and (held := parts.constrained(schema, self.root)) is not None:
-            return self.rules.seq((opening, held, parts.mark(end)))
-        if free or not isinstance(schema, Mapping) or not schema:
-            return self.rules.seq((opening, parts.until(end)))
-        return self.rules.seq((opening, self.value(schema, depth), parts.mark(end)))
-
-    def string(self, schema: Mapping[str, Any]) -> int:
-        first = self.mark[0] if self.mark else "<"
-        return self.rules.repeat(self.parts.characters(((ord(first), ord(first)),), True), 0)
-
-    def quoted(self, text: str) -> int:
-        return self.parts.text(text)
-
-    def array(self, schema: Mapping[str, Any], depth: int) -> int:
-        item = self.parts.shared(self.tag(self.item, schema.get("items", True), depth + 1))
-        most = schema.get("maxItems")
-        return self.rules.repeat(item, _bound(schema.get("minItems"), 0), most if isinstance(most, int) else None)
-
-    def object(self, schema: Mapping[str, Any], depth: int) -> int:
-        tags = []
-        for name, inner, needed in schema_properties(schema, self.root):
-            tag = self.parts.shared(self.tag(name, inner, depth + 1))
-            tags.append(tag if needed else self.parts.maybe(tag))
-        return self.rules.seq(tags)
-
-    def free_object(self, schema: Mapping[str, Any], depth: int) -> int:
-        return self.rules.seq(())

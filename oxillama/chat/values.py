@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from oxillama.chat.calls import read_json
 
-__all__ = ["Kind", "Schema", "escaped", "kind_of", "place_of", "property_of", "value_json"]
+__all__ = ["Kind", "Schema", "escaped", "kind_of", "place_of", "property_of", "schema_properties", "value_json"]
 
 Schema = Mapping[str, Any] | bool
 Kind = Literal["text", "json", "any"]
@@ -32,6 +32,20 @@ def resolved(schema: Any, root: Any) -> Any:
         for step in reference[1:].split("/")[1:]:
             schema = schema.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(schema, Mapping) else None
     return schema
+
+
+def schema_properties(schema: Any, root: Any) -> list[tuple[str, Any, bool]]:
+    """(name, schema, whether it must be there) of an object's properties, in their order."""
+    schema = resolved(schema, root)
+    if not isinstance(schema, Mapping):
+        return []
+    properties = schema.get("properties")
+    listed = dict(properties) if isinstance(properties, Mapping) else {}
+    required = schema.get("required")
+    needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    return [
+        (name, listed.get(name, True), name in needed) for name in [*listed, *(n for n in needed if n not in listed)]
+    ]
 
 
 def place_of(schema: Any, root: Any) -> str | None:

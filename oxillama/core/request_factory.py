@@ -73,7 +73,7 @@ class GrammarCache:
         Raises GrammarError.
         """
         held = self.held(config, tools, owner)
-        return None if held is None else held.grammar.state(self._vocabulary, triggers=held.triggers)
+        return None if held is None else held.grammar.state(self._vocabulary, triggers=held.triggers, at_line=True)
 
     def held(self, config: SamplerConfig, tools: ToolUse | None = None, owner: str | None = None) -> HeldText | None:
         """The grammar of that, and which of the tools it leaves free; None for a text that is held to nothing.

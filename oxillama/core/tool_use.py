@@ -146,6 +146,8 @@ class ToolUse:
         form = self._form
         triggers = form.layout.calls.marks if form.layout.calls else ()
         lazy = self._marks is None and not any(token(mark) is not None for text in triggers for mark in _marks(text))
+        # Inner openings are spelled in more ways than a trigger; of JSON none is held.
+        lazy = lazy and all(opening.closed for opening in form.layout.inner)
         return form.grammar(
             self._described,
             self.choice,

@@ -136,7 +136,7 @@ class Grammar:
             return stacks.step_token(node, unit)
         if not self.automaton.has_tokens:
             return stacks.step_bytes(node, unit)
-        return stacks.either(stacks.step_bytes(node, unit), stacks.step_token(node, NO_TOKEN))
+        return stacks.either(stacks.step_bytes(node, unit), stacks.step_token(node, NO_TOKEN, True))
 
     def masks(self, vocabulary: Vocabulary) -> Masks:
         """The masks over a vocabulary. Raises GrammarError if the grammar refers to tokens that it doesn't have."""
@@ -152,9 +152,12 @@ class Grammar:
             masks = sum(masks.n_bytes for masks in self._masks.values())
             return self.automaton.n_bytes + self._stacks.n_bytes + masks
 
-    def state(self, vocabulary: Vocabulary, *, triggers: Iterable[str] = ()) -> "GrammarState":
-        """State of a new text. With `triggers`, the grammar holds from the first of these strings on, that included."""
-        return GrammarState(self, vocabulary, triggers=triggers)
+    def state(self, vocabulary: Vocabulary, *, triggers: Iterable[str] = (), at_line: bool = False) -> "GrammarState":
+        """State of a new text. With `triggers`, the grammar holds from the first of these strings on, that included.
+
+        at_line: as of `GrammarState`.
+        """
+        return GrammarState(self, vocabulary, triggers=triggers, at_line=at_line)
 
     def make_room(self, *others: "array[int]") -> None:
         """Drops nodes that no state needs any more, nor any of `others`, once there are many. The caller holds the
@@ -191,8 +194,13 @@ class GrammarState:
     __slots__ = ("__weakref__", "_log", "_masks", "_nodes", "_triggers", "_waits", "grammar", "vocabulary")
     __reduce_ex__ = stays_here("send its state(), for GrammarState.from_state, or fork() it here")
 
-    def __init__(self, grammar: Grammar, vocabulary: Vocabulary, *, triggers: Iterable[str] = ()) -> None:
+    def __init__(
+        self, grammar: Grammar, vocabulary: Vocabulary, *, triggers: Iterable[str] = (), at_line: bool = False
+    ) -> None:
         """`triggers`: the grammar holds from the first of these strings on, that included; any text may come before.
+
+        at_line: the text begins a line, also behind spaces, so that a trigger whose first character is a line break
+        comes there without it.
 
         Raises GrammarError if the grammar refers to tokens that the vocabulary doesn't have, or if no text of the
         grammar begins with a trigger.
@@ -201,10 +209,11 @@ class GrammarState:
         self.vocabulary = vocabulary
         with grammar._lock:
             self._masks = grammar.masks(vocabulary)
-            self._triggers = _triggers(grammar._stacks, triggers)
+            self._triggers = _triggers(grammar._stacks, triggers, at_line)
             self._nodes = array("i", [grammar._stacks.root])  # after each step; the last one is current
             grammar._states.add(self)
-        self._waits = array("i", [-1 if self._triggers is None else 0])  # length of a trigger's part so far; -1: active
+        # The state of the triggers after each step; -1: one has come, or there are none.
+        self._waits = array("i", [-1 if self._triggers is None else self._triggers.start])
         self._log: list[int | bytes] = []  # the steps
 
     @property
@@ -262,7 +271,7 @@ class GrammarState:
             return self._triggers.step(wait, text)
         after = stacks.step_bytes(node, text) if text else node if text == b"" else 0
         if not isinstance(step, bytes) and self.grammar.automaton.has_tokens:
-            after = stacks.either(after, stacks.step_token(node, step))
+            after = stacks.either(after, stacks.step_token(node, step, text is not None))
         return -1, after
 
     def _described(self, token: int) -> str:
@@ -308,12 +317,13 @@ class GrammarState:
         vocabulary: Vocabulary,
         *,
         triggers: Iterable[str] = (),
+        at_line: bool = False,
     ) -> "GrammarState":
-        """The state of the data of `state`, with the same grammar, vocabulary and triggers.
+        """The state of the data of `state`, with the same grammar, vocabulary, triggers and `at_line`.
 
         Raises GrammarError if the data are damaged, or are not of this grammar.
         """
-        self = cls(grammar, vocabulary, triggers=triggers)
+        self = cls(grammar, vocabulary, triggers=triggers, at_line=at_line)
         for i, step in enumerate(data):
             try:
                 self.advance(bytes.fromhex(step) if isinstance(step, str) else step)
@@ -322,7 +332,7 @@ class GrammarState:
         return self
 
 
-def _triggers(stacks: Stacks, texts: Iterable[str]) -> Triggers | None:
+def _triggers(stacks: Stacks, texts: Iterable[str], at_line: bool) -> Triggers | None:
     if isinstance(texts, str | bytes):
         raise GrammarError("triggers must be a list of strings")
     found = list(texts)
@@ -331,7 +341,7 @@ def _triggers(stacks: Stacks, texts: Iterable[str]) -> Triggers | None:
             raise GrammarError(f"a trigger must be a string of at least one character, not {text!r}")
         if not stacks.step_bytes(stacks.root, text.encode("utf-8", "surrogatepass")):
             raise GrammarError(f"no text of the grammar begins with the trigger {text!r}")
-    return Triggers(stacks, [text.encode() for text in found]) if found else None
+    return Triggers(stacks, [text.encode() for text in found], at_line) if found else None
 
 
 def apply_grammar_mask(logits: NDArray[np.float32], state: GrammarState) -> None:

@@ -20,7 +20,7 @@ from blake3 import blake3
 from oxillama.errors import GrammarError
 from oxillama.kernels cimport _masks
 from oxillama.kernels._vectors cimport Ints, drop, push
-from oxillama.kernels.grammar_automaton cimport Automaton
+from oxillama.kernels.grammar_automaton cimport CONTROL_BUT, EXCEPTED, Automaton, excepted
 from oxillama.kernels.grammar_stacks cimport Stacks
 from oxillama.kernels.grammar_trie cimport TokenTrie
 from oxillama.kernels.grammar_walk cimport MUCH_BELOW, Walk
@@ -58,7 +58,9 @@ cdef class Masks:
         self._whole, self._tops, self._signatures = {}, {}, {}
         for i in range(self.automaton.token.n):
             token = self.automaton.token.at[i]
-            token = token if token >= 0 else ~token
+            if token == CONTROL_BUT:
+                continue
+            token = token if token >= 0 else token - EXCEPTED if excepted(token) else ~token
             if token >= trie.n_vocab:
                 raise GrammarError(f"the grammar refers to token {token}; the vocabulary is 0..{trie.n_vocab - 1}")
             if token in trie.end_ids and self.automaton.token.at[i] >= 0:
@@ -133,6 +135,18 @@ cdef class Masks:
             token = a.token.at[e]
             if token >= 0:
                 set_bit(out, token)
+                continue
+            if excepted(token):
+                continue
+            if token == CONTROL_BUT:
+                for w in range(self.trie.n_words):
+                    self.scratch[w] = self.trie.control_bits[w]
+                while e + 1 < a.token_at.at[state + 1] and excepted(a.token.at[e + 1]):
+                    e += 1
+                    token = a.token.at[e] - EXCEPTED
+                    self.scratch[token >> 5] &= ~(<uint32_t> 1 << (token & 31))
+                for w in range(self.trie.n_words):
+                    out[w] |= self.scratch[w]
                 continue
             token = ~token
             before = out[token >> 5]

@@ -5,11 +5,20 @@ from oxillama.kernels.grammar_left cimport LeftRecursion
 from oxillama.kernels.grammar_nfa cimport Nfa
 
 
+cdef enum:
+    CONTROL_BUT = -2147483647 - 1   # any token that is no text but those whose entries follow, each EXCEPTED + id
+    EXCEPTED = CONTROL_BUT + 1      # below ~id of any token
+
+cdef inline bint excepted(int32_t entry) noexcept nogil:
+    return EXCEPTED <= entry < EXCEPTED + (1 << 30)
+
+
 cdef class Automaton:
     cdef Ints final             # of each state: its rule may end here
     cdef Ints edge_at, edge_range, edge_to      # state -> its edges: low << 8 | high, target
     cdef Ints call_at, call_start, call_to      # state -> its calls: where the callee starts, where to go on
-    cdef Ints token_at, token, token_to         # state -> its tokens: id, or ~id for any other
+    # state -> its tokens: id, ~id for any other, or CONTROL_BUT and what isn't meant
+    cdef Ints token_at, token, token_to
     cdef Ints item, item_first                  # state -> rule as compiled; that -> its first state
     cdef readonly int32_t start
     cdef readonly bint nullable
@@ -50,6 +59,14 @@ cdef class Automaton:
     cdef int64_t cost(self) noexcept
     cdef str named(self, int32_t rule)
     cdef int classes(self) except -1
+
+    cdef inline bint excepts(self, Py_ssize_t e, int32_t state, int32_t token) noexcept:
+        """Whether a token is one of those that the entry of tokens without text at a place doesn't mean."""
+        while e + 1 < self.token_at.at[state + 1] and excepted(self.token.at[e + 1]):
+            e += 1
+            if self.token.at[e] == EXCEPTED + token:
+                return True
+        return False
 
     cdef inline bint is_last(self, int32_t state) noexcept:
         """Whether nothing is left of a rule in this state but its end."""

@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memset
 from oxillama.errors import GrammarError
 from oxillama.kernels._vectors cimport Ints, drop, fill, forget, get, mixed, push, put, reserve, sort
 from oxillama.kernels.grammar_left cimport LeftRecursion
-from oxillama.kernels.grammar_nfa cimport BYTES, CALL, EPS, NOT_TOKEN, ONE_TOKEN, TAKEN, Nfa
+from oxillama.kernels.grammar_nfa cimport BYTES, CALL, EPS, NO_TEXT, NOT_TOKEN, ONE_TOKEN, TAKEN, Nfa
 from oxillama.kernels.grammar_rules cimport Rules
 
 cdef extern from *:
@@ -382,6 +382,7 @@ cdef class Automaton:
             self.other_edges(TAKEN)
             self.other_edges(ONE_TOKEN)
             self.other_edges(NOT_TOKEN)
+            self.other_edges(NO_TEXT)
         push(&self.edge_at, self.edge_to.n)
         push(&self.call_at, self.call_to.n)
         push(&self.token_at, self.token_to.n)
@@ -505,6 +506,12 @@ cdef class Automaton:
             if kind in (CALL, TAKEN):
                 push(&self.call_start, value)       # the rule, until its start is known
                 push(&self.call_to, target)
+            elif kind == NO_TEXT:
+                push(&self.token, CONTROL_BUT)
+                push(&self.token_to, target)
+                for k in range(n.rules.b.at[value]):
+                    push(&self.token, EXCEPTED + n.rules.pool.at[n.rules.a.at[value] + k])
+                    push(&self.token_to, target)
             else:
                 push(&self.token, value if kind == ONE_TOKEN else ~value)
                 push(&self.token_to, target)

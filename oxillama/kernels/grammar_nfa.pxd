@@ -4,7 +4,7 @@ from oxillama.kernels._vectors cimport Ints
 from oxillama.kernels.grammar_rules cimport Rules
 
 cdef enum Edge:
-    EPS, BYTES, CALL, ONE_TOKEN, NOT_TOKEN, TAKEN       # TAKEN: a call with no way past it
+    EPS, BYTES, CALL, ONE_TOKEN, NOT_TOKEN, TAKEN, NO_TEXT      # TAKEN: a call with no way past it
 
 
 cdef enum:
@@ -16,7 +16,7 @@ cdef object too_large()
 cdef class Nfa:
     cdef Rules rules
     cdef Ints head              # of each state: its first edge, or -1
-    cdef Ints next, kind, value, to     # of each edge; value: low << 8 | high, rule, or token
+    cdef Ints next, kind, value, to     # of each edge; value: low << 8 | high, rule, token, or expr
     cdef Ints start, end        # of each rule, or -1 where nothing asks for it
     cdef Ints inlined           # size of a rule that may be copied into loops, or 0
     cdef Ints looked_at         # of each expression the rule that it was last looked at for

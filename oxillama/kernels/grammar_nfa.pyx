@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from oxillama.errors import GrammarError
 from oxillama.kernels._vectors cimport Ints, Map, drop, fill, forget, get, pair_key, push, put, reserve
-from oxillama.kernels.grammar_rules cimport ALT, CHARS, GRAPH, LITERAL, RANGE, REPEAT, RULE, SEQ, TOKEN, Rules
+from oxillama.kernels.grammar_rules cimport ALT, CHARS, CONTROL, GRAPH, LITERAL, RANGE, REPEAT, RULE, SEQ, TOKEN, Rules
 
 TOO_LARGE = "the grammar"
 
@@ -140,6 +140,8 @@ cdef class Nfa:
             return self.chars(expr, source, target)
         if kind == TOKEN:
             return self.edge(source, NOT_TOKEN if b else ONE_TOKEN, a, target)
+        if kind == CONTROL:
+            return self.edge(source, NO_TEXT, expr, target)
         if kind == REPEAT:
             return self.repeat(tasks, expr, source, target, times)
         if kind == GRAPH:

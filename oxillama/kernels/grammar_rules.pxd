@@ -4,7 +4,7 @@ from oxillama.kernels._vectors cimport Ints
 from oxillama.kernels.grammar_budget cimport Budget
 
 cdef enum Kind:
-    RANGE, LITERAL, CHARS, SEQ, ALT, REPEAT, RULE, TOKEN, GRAPH
+    RANGE, LITERAL, CHARS, SEQ, ALT, REPEAT, RULE, TOKEN, GRAPH, CONTROL
 
 
 cdef class Rules:

@@ -22,6 +22,7 @@ TOO_MANY = "a grammar of so many parts"
 cdef enum:
     MAX_SIZE = 1 << 28
     RULE_SIZE = 4
+    MAX_TOKEN = 1 << 30
 
 
 cdef class Rules:
@@ -360,6 +361,23 @@ cdef class Rules:
         if token < 0:
             raise IndexError(f"there is no token {token}")
         return self.add(TOKEN, token, negated, 1)
+
+    def control(self, but=()):
+        """One whole token that is no text, but for these and for those that end the text."""
+        cdef Py_ssize_t start = self.pool.n
+        tokens = tuple(sorted(set(but)))
+        known = self._memo.get(("control", tokens))
+        if known is not None:
+            return known
+        for token in tokens:
+            if not 0 <= token < MAX_TOKEN:
+                raise IndexError(f"there is no token {token}")
+        self.budget.spend(len(tokens), TOO_MANY)
+        for token in tokens:
+            push(&self.pool, token)
+        expr = self.add(CONTROL, start, len(tokens), 1)
+        self._memo["control", tokens] = expr
+        return expr
 
     def is_defined(self, int32_t rule):
         return 0 <= rule < self.body.n and self.body.at[rule] >= 0

@@ -19,7 +19,7 @@ from libc.string cimport memcmp
 
 from oxillama.errors import GrammarError
 from oxillama.kernels._vectors cimport Ints, Map, drop, fill, forget, get, make_map, mixed, pair_key, push, put, reserve
-from oxillama.kernels.grammar_automaton cimport Automaton
+from oxillama.kernels.grammar_automaton cimport CONTROL_BUT, Automaton, excepted
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
@@ -341,11 +341,15 @@ cdef class Stacks:
                 break
         return node
 
-    def step_token(self, int32_t node, int32_t token):
-        """The node after a token that the grammar refers to; 0 if it refers to none such here."""
+    def step_token(self, int32_t node, int32_t token, bint is_text=False):
+        """The node after a token that the grammar refers to; 0 if it refers to none such here.
+
+        is_text: the token has a text.
+        """
         cdef Automaton a = self.automaton
         cdef int32_t result = 0
         cdef int32_t state, wanted
+        cdef bint found
         cdef Py_ssize_t i, e
         self.check(node)
         self.begin()
@@ -353,7 +357,13 @@ cdef class Stacks:
             state = self.top.at[i]
             for e in range(a.token_at.at[state], a.token_at.at[state + 1]):
                 wanted = a.token.at[e]
-                if wanted == token or (wanted < 0 and ~wanted != token):
+                if excepted(wanted):
+                    continue
+                if wanted == CONTROL_BUT:
+                    found = not is_text and not a.excepts(e, state, token)
+                else:
+                    found = wanted == token or (wanted < 0 and ~wanted != token)
+                if found:
                     result = self.union(result, self.closure(a.token_to.at[e], self.below.at[i]))
         return result
 

@@ -49,9 +49,10 @@ cdef class TokenTrie:
     cdef Ints start             # token -> where its text starts, and where the next one does
     cdef object _levels         # [PLAIN_CHARS + 1, n_words]: plain tokens of at most k characters
     cdef uint32_t *level
-    cdef object _end_bits, _other_bits
+    cdef object _end_bits, _other_bits, _control_bits
     cdef uint32_t *end_bits
     cdef uint32_t *not_end_bits
+    cdef uint32_t *control_bits     # tokens without text that don't end one
     cdef int build(self, int which, list tokens) except -1
     cdef int build_shapes(self, int which, dict tokens) except -1
     cdef int add_shape(self, Shapes *t, int cls, int32_t depth, int32_t above) except -1

@@ -84,10 +84,13 @@ cdef class TokenTrie:
         self._levels = array.array("I", bytes(4 * (PLAIN_CHARS + 1) * self.n_words))
         self._end_bits = array.array("I", bytes(4 * self.n_words))
         self._other_bits = array.array("I", bytes(4 * self.n_words))
+        self._control_bits = array.array("I", bytes(4 * self.n_words))
         cdef uint32_t[::1] levels = self._levels
         cdef uint32_t[::1] end = self._end_bits
         cdef uint32_t[::1] other = self._other_bits
+        cdef uint32_t[::1] control = self._control_bits
         self.level, self.end_bits, self.not_end_bits = &levels[0], &end[0], &other[0]
+        self.control_bits = &control[0]
         for token, text in enumerate(self.texts):
             if text is None:
                 continue
@@ -107,6 +110,8 @@ cdef class TokenTrie:
                 end[token >> 5] |= <uint32_t> 1 << (token & 31)
             else:
                 other[token >> 5] |= <uint32_t> 1 << (token & 31)
+                if self.texts[token] is None:
+                    control[token >> 5] |= <uint32_t> 1 << (token & 31)
         fill(&self.next, self.n_vocab, -1)
         for which in range(3):
             self.build(which, kinds[which])

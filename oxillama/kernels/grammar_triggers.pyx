@@ -12,14 +12,19 @@ from oxillama.kernels.grammar_trie cimport Trie
 
 
 cdef class Triggers:
-    """texts: at least one, none empty. States are integers, 0 at the start of a text."""
+    """texts: at least one, none empty. States are integers, 0 at the start of a text.
+
+    at_line: the text begins a line, also behind spaces, so that a trigger whose first byte is a line break comes there
+    without it.
+    """
 
     cdef Stacks stacks
     cdef list texts
+    cdef readonly int32_t start     # the state at the start of a text
     cdef Ints next              # [n_states, 256]
     cdef Ints found             # of each state: the trigger that is complete, or -1
 
-    def __init__(self, Stacks stacks not None, list texts not None):
+    def __init__(self, Stacks stacks not None, list texts not None, bint at_line=False):
         cdef int32_t state, child, back
         cdef int byte
         self.stacks, self.texts = stacks, list(map(bytes, texts))
@@ -43,6 +48,7 @@ cdef class Triggers:
                     self.next.at[256 * state + byte] = suffix
                 else:
                     todo.append((child, suffix))
+        self.start = self.line_start() if at_line else 0
 
     def __dealloc__(self):
         drop(&self.next)
@@ -52,6 +58,20 @@ cdef class Triggers:
         fill(&self.next, self.next.n + 256, -1)
         push(&self.found, -1)
         return self.found.n - 1
+
+    cdef int32_t line_start(self) except -1:
+        """The state of a text that begins a line: that behind a line break, which spaces don't leave."""
+        cdef int32_t behind = self.next.at[10]
+        cdef int32_t state
+        cdef int byte
+        if not behind:
+            return 0
+        state = self.new_state()
+        for byte in range(256):
+            self.next.at[256 * state + byte] = self.next.at[256 * behind + byte]
+        for byte in b"\t\n\v\f\r ":
+            self.next.at[256 * state + byte] = state
+        return state
 
     cdef int32_t started(self, int32_t trigger) except -1:
         """The node of the grammar after a trigger."""

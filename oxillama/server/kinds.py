@@ -152,7 +152,7 @@ class Choice:
 
     def read(self, place: str, value: Any, reading: Reading) -> str:
         if not isinstance(value, str) or value not in self.values:
-            raise wrong(place, "one of " + ", ".join(self.values), value)
+            raise wrong(place, "one of " + ", ".join(filter(None, self.values)), value)
         return value
 
     def schema(self) -> dict[str, Any]:

@@ -461,6 +461,11 @@ def test_channels_of_harmony():
     expected = summed(found, deltas)
     for pieces in cuts(text):
         assert summed(*read(form, pieces)) == expected
+    doubled = re.sub(r"<\|(?:end|call)\|>", lambda found: found.group() * 3, text)
+    for pieces in cuts(doubled):
+        assert summed(*read(form, pieces))[:3] == expected[:3]
+    found, _ = read(form, [f"{text[:-8]}<|call|><|call|> so"])
+    assert called(found) == [("weather", {"city": "Rome"})]
     grammar = form.grammar(TOOLS, "required")
     assert grammar.accepts('<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}')
     assert not grammar.accepts("<|channel|>final<|message|>Sunny.")

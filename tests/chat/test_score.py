@@ -5,7 +5,8 @@ import json
 import pytest
 
 from tests.chat.score import __main__ as program
-from tests.chat.score.answers import read_folder
+from tests.chat.score.answers import Recorded, read_folder
+from tests.chat.score.faults import doubled, unclosed, unopened
 from tests.chat.score.variants import VARIANTS, bare, fenced, listed
 from tests.chat.shapes import CALLS, REASONS
 
@@ -103,6 +104,43 @@ def test_variants(tmp_path, capsys, monkeypatch):
     for vary, written in ((bare, said), (listed, wrapped), (fenced, f"```json\n{pretty}\n```\n")):
         assert [case["text"] for case in vary(own).data["outputs"]] == [text, written]
     assert "words 2 of 4" in [cell.strip() for cell in of_known]  # nothing is lost, but it isn't read
+
+
+PUT = {"type": "object", "properties": {"at": {"type": "string"}, "what": {"type": "string"}}}
+FAULTY = (
+    "{% for m in messages %}<turn>{{ m.content }}{% for c in m.tool_calls or [] %}<do>\n<fn={{ c.function.name }}>\n"
+    "{% for k, v in c.function.arguments.items() %}<arg={{ k }}>\n{{ v }}\n</arg>\n{% endfor %}</fn>\n</do>"
+    "{% endfor %}{% endfor %}"
+)
+
+
+def test_answers_with_faults(tmp_path):
+    """Of known tools and arguments, and with marks in no value; others stay as they are."""
+    conversations = json.loads(json.dumps(CONVERSATIONS))
+    conversations["tools"] = [{"type": "function", "function": {"name": "put", "parameters": PUT}}]
+    (tmp_path / "conversations.json").write_text(json.dumps(conversations))
+    head, value = "Well.\n<do>\n<fn=put>\n<arg=at>\n1\n</arg>\n", "<arg=what>\n2\n</arg>\n"
+    text = f"{head}{value}</fn>\n</do>"
+    calls = [["put", {"at": "1", "what": "2"}]]
+    case = {"case": "call", "settings": {"tools": True}, "generation_prompt": "", "text": text, "as_meant": True}
+    answers = [
+        case | {"meant": {"content": "Well.", "calls": calls}},
+        case | {"meant": {"content": "Well.", "calls": [["get", {"at": "1", "what": "2"}]]}},
+        case | {"case": "markers_in_argument", "meant": {"content": "Well.", "calls": calls}},
+    ]
+    file = {"template": FAULTY, "bos_token": "", "eos_token": "", "outputs": answers, "template_name": "one"}
+    (tmp_path / "one.json").write_text(json.dumps(file))
+    (one,) = read_folder(tmp_path)
+    twice = "<arg=at>\n1\n</arg>\n</arg>\n<arg=what>\n2\n</arg>\n</arg>\n</fn>\n</fn>\n</do>\n</do>"
+    for vary, written in (
+        (unopened, text.replace("<do>\n", "")),
+        (unclosed, text.replace("1\n</arg>", "1")),
+        (doubled, f"Well.\n<do>\n<fn=put>\n{twice}"),
+    ):
+        assert [case["text"] for case in vary(one).data["outputs"]] == [written, text, text]
+    single = {"outputs": [case | {"text": f"{head}</fn>\n</do>", "meant": {"calls": [["put", {"at": "1"}]]}}]}
+    alone = Recorded(one.data | single, one.source, one.conversations)
+    assert unclosed(alone).data["outputs"][0]["text"] == f"{head}</fn>\n</do>".replace("1\n</arg>", "1")
 
 
 def test_tables_that_there_are_not(monkeypatch, capsys):

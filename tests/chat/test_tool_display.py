@@ -204,4 +204,5 @@ def test_the_note_is_logged_once(caplog):
         assert [note_of(template, options) for _ in range(3)] == [note] * 3
     assert [record.getMessage() for record in caplog.records] == [note]
     assert note_of(template, options | {"tool_format": "generic"}) == ""
-    assert note_of(template, {}) == ""
+    assert note_of(template, options | {"tool_format": "text"}).endswith("the model doesn't see them")
+    assert note_of(template, {"tool_format": "text"}) == note_of(template, {}) == ""

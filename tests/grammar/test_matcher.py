@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
+from oxillama.grammar.automaton import RuleSet
 from tests.grammar.naive import allowed
 
 # Ids 0 and 1 end a text, 2 is special.
@@ -257,12 +258,104 @@ def test_triggers_survive_forks_and_saving():
     assert not state.active
 
 
+LINES = Grammar.parse(r'root ::= "\n"? "(" [ab]* ")"')
+
+
+@pytest.mark.parametrize("before", [b"", b" \t", b"\n\n ", b"b\n", b"b\n\n"])
+def test_a_text_may_begin_a_line(before):
+    state = LINES.state(VOCABULARY, triggers=["\n("], at_line=True)
+    state.advance(before)
+    assert not state.active
+    assert allowed(state) == [t for t in range(16) if t not in (8,)]  # "((" would break the grammar
+    state.advance(OPEN)
+    assert state.active
+    assert allowed(state) == [A, B, CLOSE]
+
+
+@pytest.mark.parametrize(("before", "at_line"), [(b"", False), (b"b", True), (b"b\n ", True)])
+def test_a_trigger_of_a_line_comes_nowhere_else(before, at_line):
+    state = LINES.state(VOCABULARY, triggers=["\n("], at_line=at_line)
+    state.advance(before)
+    state.advance(OPEN)
+    assert not state.active
+    saved = GrammarState.from_state(state.state(), LINES, VOCABULARY, triggers=["\n("], at_line=at_line)
+    saved.advance(b"\n(")
+    assert saved.active
+
+
+def test_a_special_token_ends_the_beginning_of_a_line():
+    state = LINES.state(VOCABULARY, triggers=["\n("], at_line=True)
+    state.advance(2)
+    state.advance(OPEN)
+    assert not state.active
+
+
 @pytest.mark.parametrize(
     ("triggers", "message"), [([""], "at least"), ([3], "at least"), ("<tool>", "list"), (["x"], "begins")]
 )  # fmt: skip
 def test_bad_triggers(triggers, message):
     with pytest.raises(GrammarError, match=message):
         TOOL.state(VOCABULARY, triggers=triggers)
+
+
+# ---- tokens without text
+
+SPECIAL = Vocabulary([b"", None, None, None, b"a", b"b"], [0])
+
+
+def controls(*but):
+    """A grammar of "a", any special tokens but these, and "b"."""
+    rules = RuleSet()
+    root = rules.new_rule("root")
+    middle = rules.repeat(rules.control(but), 0)
+    rules.define(root, rules.seq((rules.literal(b"a"), middle, rules.literal(b"b"))))
+    return Grammar.from_rules(rules, root)
+
+
+@pytest.mark.parametrize("but", [(), (2,), (1, 3), (1, 2, 3)])
+def test_tokens_without_text_but_some(but):
+    state = controls(*but).state(SPECIAL)
+    state.advance(4)
+    wanted = [token for token in (1, 2, 3) if token not in but]
+    for token in [*wanted, 5]:
+        assert allowed(state) == [*wanted, 5]
+        state.advance(token)
+    assert state.is_complete
+    for token in but:
+        state.rollback(1)
+        with pytest.raises(GrammarError, match=f"token {token} can't come here"):
+            state.advance(token)
+        state.advance(5)
+
+
+def test_a_token_with_text_is_no_other_one():
+    grammar = controls()
+    assert grammar.accepts([b"a", 2, 7, b"b"])
+    assert not grammar.accepts("axb")
+    assert not grammar.accepts([b"a", b"b", b"b"])
+
+
+def test_several_sets_of_tokens_without_text_in_one_place():
+    rules = RuleSet()
+    inner = rules.new_rule("inner")
+    rules.define(inner, rules.seq((rules.control((1,)), rules.literal(b"a"))))
+    linked = RuleSet()
+    part = linked.linked("part", Grammar.from_rules(rules, inner).automaton)
+    root = linked.new_rule("root")
+    linked.define(root, linked.alt((linked.rule(part), linked.seq((linked.control((2,)), linked.literal(b"b"))))))
+    state = Grammar.from_rules(linked, root).state(SPECIAL)
+    assert allowed(state) == [1, 2, 3]
+    for token, behind in ((1, [5]), (2, [4]), (3, [4, 5])):
+        state.advance(token)
+        assert allowed(state) == behind
+        state.rollback(1)
+
+
+def test_tokens_that_the_vocabulary_does_not_have_cannot_be_left_out():
+    with pytest.raises(GrammarError, match="refers to token 9"):
+        controls(9).state(SPECIAL)
+    with pytest.raises(IndexError, match="no token -1"):
+        RuleSet().control((-1,))
 
 
 # ---- masks on logits

@@ -166,8 +166,11 @@ def test_a_context_goes_on_as_the_conversation_does(client, engine):
         assert second.json["context"][: alone.prompt_tokens] == engine.chat_tokens(told)
     last = client.post(GENERATE, model="tiny", prompt="Why?", context=first["context"]).lines[-1]
     assert last["prompt_eval_count"] == alone.prompt_tokens
-    other = generate(client, "Why?", context=first["context"], system="Shout.", stream=False).json
-    assert engine.tokenizer.decode(other["context"]).count("Shout.") == 1
+    for system in ("Shout.", "story"):  # of which the second one is in the context, but not the system's
+        other = generate(client, "Why?", context=first["context"], system=system, stream=False, options=GREEDY)
+        n = other.json["prompt_eval_count"]
+        told = engine.tokenizer.decode(other.json["context"][len(first["context"]) : n])
+        assert told.count(system) == 1
 
 
 def test_a_context_without_room(client, engine):
@@ -193,20 +196,46 @@ def test_turns_that_a_context_has_no_room_for(client, configured, engine):
     for i in range(12):
         told += [{"role": "user", "content": f"{i} {long}"}, {"role": "assistant", "content": "Yes."}]
     told += HI
-    answer = chat(client, told, stream=False, options=GREEDY)
-    places = answer.headers[SAID].split(", ")
-    n = len(places)
-    assert places == [f"messages[{i}]" for i in range(1, n + 1)]
-    kept = told[:1] + told[n + 1 :]
-    assert kept[1]["role"] == "user"
-    assert answer.json["message"]["content"] == engine.chat(kept, max_tokens=9, temperature=0).text
-    with pytest.raises(ox.ContextOverflowError):
-        engine.chat(told[:1] + told[n - 1 :], max_tokens=9)  # with one more turn
+    size = engine.context_size
+    for options, room in ((GREEDY, 9), ({"temperature": 0}, size // 4), (GREEDY | {"num_predict": size}, size // 4)):
+        answer = chat(client, told, stream=False, options=options)
+        places = [place for place in answer.headers[SAID].split(", ") if place.startswith("messages")]
+        n = len(places)
+        assert places == [f"messages[{i}]" for i in range(1, n + 1)]
+        kept = told[:1] + told[n + 1 :]
+        assert kept[1]["role"] == "user"
+        alone = engine.chat(kept, max_tokens=options.get("num_predict"), temperature=0)
+        assert answer.json["message"]["content"] == alone.text
+        assert alone.prompt_tokens <= size - room
+        with_one_more = engine.chat_tokens(told[:1] + told[n - 1 :])
+        assert len(with_one_more) > size - room
     for refused in (chat(client, told, truncate=False), chat(configured(strict=True), told)):
         assert refused.status == 400
         assert "maximum context length" in refused.error
     alone = chat(client, [{"role": "user", "content": long * 20}])
     assert alone.status == 400  # there is nothing to leave out
+    last = [*told, {"role": "user", "content": "A cat. " * 220}]  # which leaves less than a quarter
+    assert size * 3 // 4 < len(engine.chat_tokens([told[0], last[-1]])) < size
+    answer = chat(client, last, stream=False, options={"temperature": 0})
+    assert answer.json["prompt_eval_count"] == len(engine.chat_tokens([told[0], last[-1]]))
+
+
+def test_calls_that_a_context_has_no_room_for(client, configured, engine):
+    told = [{"role": "system", "content": "Be brief."}, *HI, {"role": "assistant", "content": "Yes?"}]
+    told.append({"role": "user", "content": "Find the cat."})
+    for i in range(12):
+        call = {"id": f"c{i}", "type": "function", "function": {"name": "look", "arguments": {"at": i}}}
+        told.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        told.append({"role": "tool", "tool_call_id": f"c{i}", "content": "There is no cat here. " * 20})
+    answer = chat(client, told, stream=False, options=GREEDY)
+    places = answer.headers[SAID].split(", ")
+    n = len(places)
+    assert places == [f"messages[{i}]" for i in (1, 2, *range(4, n + 2))]
+    kept = [told[0], told[3], *told[n + 2 :]]
+    assert kept[2]["role"] == "assistant"
+    assert answer.json["prompt_eval_count"] == len(engine.chat_tokens(kept)) <= engine.context_size - 9
+    assert len(engine.chat_tokens([told[0], told[3], *told[n:]])) > engine.context_size - 9
+    assert chat(configured(strict=True), told).status == 400
 
 
 @pytest.mark.parametrize(("format", "held"), [

@@ -12,6 +12,7 @@ from tests.server.client import Client
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 EMBED, OLDER = "/api/embed", "/api/embeddings"
+SAID = "x-oxillama-left-out"
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +72,15 @@ def test_long_texts_are_cut(client, engine):
     answer = embed(client, [long, "b"])
     assert vectors(answer) == [v.tolist() for v in engine.embed([ids[:1024], engine.tokenize("b")])]
     assert answer.json["prompt_eval_count"] == 1024 + len(engine.tokenize("b"))
+    assert answer.headers[SAID] == "input[0]"
     answer = embed(client, long, options={"num_ctx": 16})
     assert vectors(answer) == engine.embed([ids[:16]]).tolist()
-    older = client.post(OLDER, model="tiny", prompt=long).json["embedding"]
-    assert np.float32(older).tolist() == engine.embed([ids[:1024]])[0].tolist()
+    assert answer.headers[SAID] == "input"
+    older = client.post(OLDER, model="tiny", prompt=long)
+    assert np.float32(older.json["embedding"]).tolist() == engine.embed([ids[:1024]])[0].tolist()
+    assert older.headers[SAID] == "prompt"
+    strict = embed(Client(create_app({"tiny": engine}, ServerConfig(strict=True))), ["b", long])
+    assert (strict.status, strict.error) == (400, "input[1] is not supported: it has more than 1024 tokens")
     refused = embed(client, ["b", long], truncate=False)
     assert refused.status == 400
     assert "maximum context length" in refused.error
@@ -89,9 +95,11 @@ def test_what_closes_a_text_stays_with_it(bert):
     whole, tokenizer = bert.tokenize(text), bert.tokenizer
     frame = tokenizer.encode("")
     assert len(frame) == 2
+    cut = []
     for size in (8, 64):
-        assert fitting_ids(bert, "input", text, size, True) == [*whole[: size - 1], frame[1]]
-    assert fitting_ids(bert, "input", "the cat", 64, True) == bert.tokenize("the cat")
+        assert fitting_ids(bert, f"of {size}", text, size, True, cut.append) == [*whole[: size - 1], frame[1]]
+    assert fitting_ids(bert, "input", "the cat", 64, True, cut.append) == bert.tokenize("the cat")
+    assert cut == ["of 8", "of 64"]
     client = Client(create_app({"tiny": bert}, ServerConfig()))
     limit = bert.context_size
     alone = bert.embed([[*whole[: limit - 1], frame[1]]])
@@ -119,4 +127,4 @@ def test_models_that_are_not_there(client, path):
 def test_wishes_are_left_out_and_said(client):
     answer = embed(client, "a", options={"num_ctx": 4096, "num_gpu": 1}, keep_alive="5m")
     assert answer.status == 200
-    assert answer.headers["x-oxillama-left-out"] == "options.num_gpu, keep_alive, options.num_ctx"
+    assert answer.headers[SAID] == "options.num_gpu, keep_alive, options.num_ctx"

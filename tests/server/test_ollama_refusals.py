@@ -56,7 +56,7 @@ def test_wishes_are_left_out_and_said(client, configured, fields, said):
     ({"options": {"repeat_penalty": -1}}, "options.repeat_penalty must be"),
     ({"options": {"stop": [""]}}, "options.stop[0] must have"),
     ({"options": []}, "options must be an object"),
-    ({"format": "yaml"}, "format must be one of json"),
+    ({"format": "yaml"}, "format must be one of json, not 'yaml'"),
     ({"format": {"type": 5}}, "format: "),
     ({"think": "a lot"}, "think must be one of low, medium, high, max"),
     ({"keep_alive": "soon"}, "keep_alive must be a duration"),

@@ -15,13 +15,15 @@ from oxillama.server.models import Chosen
 from oxillama.server.ollama.turns import as_chat, messages_of, shortened, turn_starts
 from oxillama.server.routes.chat import read_translated
 
-__all__ = ["TOO_LONG", "has_template", "prepared_chat", "read_messages"]
+__all__ = ["ROOM", "TOO_LONG", "has_template", "prepared_chat", "read_messages"]
 
 TOO_LONG = "context_length_exceeded"
+ROOM = 4  # the answer has this part of a context that is too small for what it answers
 
 
 def prepared_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Run:
-    """The run of a conversation. Without room for all of it, the first turns are left out, as few as can be.
+    """The run of a conversation. Without room for all of it, the first turns are left out, as few as can be, so that
+    there is room for `num_predict` tokens of the answer, or for a quarter of the context where that is less.
 
     Raises ApiError, also where `truncate` says that nothing is to be left out.
     """
@@ -39,7 +41,9 @@ def prepared_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen)
         starts = turn_starts(messages)
         if error.code != TOO_LONG or not starts or not values.get("truncate", True) or reading.strict:
             raise
-        start, run = first_fitting(starts, run_from)
+        size, wanted = chosen.model.ready.engine.context_size, values.get("options", {}).get("num_predict", 0)
+    room = min(wanted, size // ROOM) if wanted > 0 else size // ROOM
+    start, run = first_fitting(starts, run_from, size - room)
     names, reading.names = reading.names, {}
     kept_places = set(shortened(messages, start).places)
     for i in range(start):
@@ -49,16 +53,24 @@ def prepared_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen)
     return run
 
 
-def first_fitting(starts: list[int], run_from: Callable[[int], Run]) -> tuple[int, Run]:
-    """The first of these places from which a conversation fits, and its run. Raises what the last of them raises."""
+def first_fitting(starts: list[int], run_from: Callable[[int], Run], most: int) -> tuple[int, Run]:
+    """The first of these places from which a conversation has so many tokens at most, and its run; else the last one.
+
+    Raises what that raises.
+    """
     low, high, found = 0, len(starts) - 1, None
     while low <= high:
         middle = (low + high) // 2
         try:
-            found, high = (starts[middle], run_from(starts[middle])), middle - 1
+            run = run_from(starts[middle])
         except ApiError as error:
             if error.code != TOO_LONG:
                 raise
+            low = middle + 1
+            continue
+        if len(run.prompts[0]) <= most:
+            found, high = (starts[middle], run), middle - 1
+        else:
             low = middle + 1
     return found or (starts[-1], run_from(starts[-1]))
 

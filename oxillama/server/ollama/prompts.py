@@ -16,7 +16,7 @@ from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
-from oxillama.server.ollama.asks import TOO_LONG, has_template, read_messages
+from oxillama.server.ollama.asks import ROOM, TOO_LONG, has_template, read_messages
 from oxillama.server.ollama.turns import as_completion, check_raw
 from oxillama.server.reading import Reading
 from oxillama.server.routes.completions import read_ask as read_completion
@@ -28,6 +28,7 @@ __all__ = ["following", "prepared_generate"]
 
 # A conversation by which it is seen how a template goes on after an answer.
 _BEFORE = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
+_ANY = ("question", "answer")  # two texts of a user, which begin differently
 # Go's templates name fields that begin with a dot, and have words of their own within these braces.
 _GO = re.compile(r"\{\{-?\s*(?:[.$]|(?:if|range|with|else|end|template|block)\b)")
 
@@ -97,16 +98,28 @@ def read_prompt(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -
         names = {f"messages[{i}]": name for i, (_, name) in enumerate(said)}
         return read_messages(values, messages, exchange, chosen, names)
     tokenizer, before = chosen.model.ready.engine.tokenizer, checked_context(values, chosen)
-    if values.get("system") and values["system"].strip() in tokenizer.decode(before, skip_special=False):
-        said, messages = said[1:], messages[1:]  # the conversation began with it
-    names = {f"messages[{i + len(_BEFORE)}]": name for i, (_, name) in enumerate(said)}
-    ask = read_messages(values, [*_BEFORE, *messages], exchange, chosen, names)
-    options = {name: ask.options[name] for name in PromptOptions.__annotations__ if name in ask.options}
+
+    def read(first: int) -> tuple[Ask, dict[str, Any]]:
+        names = {f"messages[{i + len(_BEFORE)}]": name for i, (_, name) in enumerate(said[first:])}
+        ask = read_messages(values, [*_BEFORE, *messages[first:]], exchange, chosen, names)
+        return ask, {name: ask.options[name] for name in PromptOptions.__annotations__ if name in ask.options}
+
+    ask, options = read(0)
+    if messages[0]["role"] == "system" and begins_with(before, messages[0], options, tokenizer):
+        ask, options = read(1)
+        messages = messages[1:]
 
     def behind(ids: list[int]) -> list[int]:
         return following(before, continuation(ids, messages, options, tokenizer), values, exchange.reading, chosen)
 
     return replace(ask, behind=behind)
+
+
+def begins_with(before: list[int], system: dict[str, Any], options: Mapping[str, Any], tokenizer: Tokenizer) -> bool:
+    """Whether a conversation so far, as tokens, begins with a message of the system."""
+    first, second = (chat_ids(tokenizer, [system, {"role": "user", "content": text}], options) for text in _ANY)
+    n = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+    return before[:n] == first[:n]
 
 
 def continuation(
@@ -140,5 +153,5 @@ def following(
         return before + ids
     reading.leave_out("context", label="context")
     first = before[: before[:1] == [engine.tokenizer.bos_id]]
-    room = max(size - size // 4 - len(ids) - len(first), 0)
+    room = max(size - size // ROOM - len(ids) - len(first), 0)
     return first + before[len(before) - room :] + ids

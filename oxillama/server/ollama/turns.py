@@ -161,13 +161,19 @@ def begins_answer(messages: list[dict[str, Any]]) -> bool:
 
 
 def turn_starts(messages: list[dict[str, Any]]) -> list[int]:
-    """Where a conversation can begin that has no room for its first turns: at later messages of the user."""
-    return [i for i, message in enumerate(messages) if message["role"] == "user"][1:]
+    """Where a conversation can begin that has no room for its first turns: at later messages of the user, and at later
+    ones of the assistant behind the last of these."""
+    users = [i for i, message in enumerate(messages) if message["role"] == "user"]
+    last = users[-1] if users else -1
+    answers = [i for i, message in enumerate(messages) if i > last and message["role"] == "assistant"]
+    return users[1:] + answers[1:]
 
 
 def shortened(messages: list[dict[str, Any]], start: int) -> Placed:
-    """The messages from `start` on, with those of the system before it; each knows its place."""
-    kept = [i for i, message in enumerate(messages) if i >= start or message["role"] in SYSTEM]
+    """The messages from `start` on, with those of the system before it, and the last one of the user; each knows its
+    place."""
+    asked = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=start)
+    kept = [i for i, message in enumerate(messages) if i >= start or i == asked or message["role"] in SYSTEM]
     return Placed((f"messages[{i}]", messages[i]) for i in kept)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxillama._util.float_text import json_of
@@ -69,9 +69,12 @@ async def embedded(exchange: Exchange, values: dict[str, Any], name: str, texts:
         options["dimensions"] = checked_dimensions(values["dimensions"], engine)
     size = limit_of(values, engine, exchange)
 
+    def cut(place: str) -> None:
+        exchange.reading.leave_out(place, f"it has more than {size} tokens")
+
     def make(bell: CoroutineBell) -> Any:
         truncate = values.get("truncate", True)
-        ids = [fitting_ids(engine, name.format(i), text, size, truncate) for i, text in enumerate(texts)]
+        ids = [fitting_ids(engine, name.format(i), text, size, truncate, cut) for i, text in enumerate(texts)]
         pooling = "mean" if engine.context.pooling in ("none", "rank") else None
         return embedding_requests(engine.context, ids, pooling, options, bell, name=name.partition("[")[0])
 
@@ -101,9 +104,11 @@ def limit_of(values: Mapping[str, Any], engine: Engine, exchange: Exchange) -> i
     return min(wanted, size) if wanted else size
 
 
-def fitting_ids(engine: Engine, name: str, text: str, size: int, truncate: bool) -> list[int]:
+def fitting_ids(
+    engine: Engine, name: str, text: str, size: int, truncate: bool, cut: Callable[[str], object]
+) -> list[int]:
     """Tokens of a text, of which there is room for `size`; those at its end are left out, but for the one that closes
-    texts. Raises ApiError, in Ollama's words, where they may not be."""
+    texts, and cut(name) is called. Raises ApiError, in Ollama's words, where they may not be."""
     tokenizer = engine.tokenizer
     if not truncate:
         check_length(tokenizer, name, text, size)
@@ -117,6 +122,7 @@ def fitting_ids(engine: Engine, name: str, text: str, size: int, truncate: bool)
         return ids
     if not truncate:
         raise bad_value(name, f"{name}: the input length exceeds the context length", "context_length_exceeded")
+    cut(name)
     ends = tokenizer.encode("")[-1:]
     closing = ends if ends and ids[-1:] == ends and ends != ids[:1] else []
     return ids[: size - len(closing)] + closing

@@ -4,7 +4,8 @@ words: those in marks are others, in the template and in the answers. names: var
 others. prose: the sentences that the template tells its model have other words. spaces, breaks: answers without line
 breaks between marks, and with one more before those that end something. tight: template and answers without line
 breaks behind marks. bare, listed, fenced: answers that are calls of offered tools alone, as JSON without any mark of
-the format: objects in a row, a list of objects, and an object or a list in a fence.
+the format: objects in a row, a list of objects, and an object or a list in a fence. unopened, unclosed, doubled:
+answers with faults, as `faults` has them.
 """
 
 import json
@@ -20,6 +21,7 @@ from oxillama.chat.dispatch import read_tools
 from oxillama.chat.format import is_open
 from oxillama.chat.harmony import BEGIN, MESSAGE
 from tests.chat.score.answers import Recorded, read_folder
+from tests.chat.score.faults import doubled, unclosed, unopened
 from tests.chat.score.outputs import format_of, outputs
 
 __all__ = ["VARIANTS", "table"]
@@ -186,6 +188,9 @@ VARIANTS: dict[str, Callable[[Recorded], Recorded]] = {
     "bare": bare,
     "listed": listed,
     "fenced": fenced,
+    "unopened": unopened,
+    "unclosed": unclosed,
+    "doubled": doubled,
 }
 
 

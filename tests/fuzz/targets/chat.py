@@ -109,6 +109,13 @@ TEXTS = [
     '<tools>[{"type": "function", "function": {"name": "weather", "parameters": "{\\"n\\": 1}"}}]</tools>',
 ]
 WORDS = sorted({word for text in TEXTS for word in re.findall(r"<[^<>]*>|\[/?[A-Z]+\]|[{}\[\]\",:]+|\w+", text)})
+# Openings without an outer mark, and marks that end arguments and calls.
+WORDS += [
+    "\n<fn=weather>", "\n</fn>", "\n<arg=n>", "\nweather\n<k>", "\nweather<k>", "</v>", '\n<run name="weather">',
+    "</with>", "@<city>", "@</city>", "@</run>", '\n{"name": "weather", "arguments": {', "}}\n</call>",
+    '\n[{"name": "weather", "arguments": {', "}}]</calls>", "<|call|>tools.weather:0<|args|>", "\nweather[ARGS]{",
+    "\n[weather(", "\ncall:weather{",
+]  # fmt: skip
 WORDS += ["```", "~~~\n", "<![CDATA[", "]]>", "\\", "'", "True", "null", "1e999", "\n", " "]
 
 

@@ -149,8 +149,11 @@ def of_ollama(path, values, exchange):
     if path == "/api/embed":
         engine, given = chosen.model.ready.engine, values.get("input", "")
         for text in [given] if isinstance(given, str) else given:
+            truncate = values.get("truncate", True)
             engine_errors(
-                lambda text=text: ollama_embed.fitting_ids(engine, "input", text, 64, values.get("truncate", True)),
+                lambda text=text, truncate=truncate: ollama_embed.fitting_ids(
+                    engine, "input", text, 64, truncate, exchange.reading.leave_out
+                ),
                 chosen,
             )
     elif path == "/api/chat" and values.get("messages"):
