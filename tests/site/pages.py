@@ -27,7 +27,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Examples": ("oxillama/examples/README.md",),
     "Data": ("oxillama/data/README.md", "oxillama/ray/README.md"),
-    "Server": ("oxillama/server/README.md", TABLES, "oxillama/server/deploy/README.md"),
+    "Server": ("oxillama/server/README.md", "oxillama/server/CLIENTS.md", TABLES, "oxillama/server/deploy/README.md"),
     "Migrating": ("oxillama/compat/README.md", "oxillama/server/MIGRATING.md"),
     "Promises": ("oxillama/EXACTNESS.md", "oxillama/SECURITY.md", "asv_benchmarks/README.md"),
     "Architecture": (

@@ -1,10 +1,13 @@
 """Coding agents: every request of a conversation of theirs is answered, and computes only what is new in it."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 import oxillama as ox
+from oxillama import server
 from oxillama.server import ServerConfig, create_app
 from tests.server.agents.record import longest
 from tests.server.agents.shapes import body, shape, turns
@@ -85,6 +88,17 @@ def test_a_prompt_that_is_too_long_is_told_in_words_that_the_agent_compacts_by(c
     assert answer.status == 400
     assert answer.json["error"]["message"].startswith("prompt is too long: ")
     assert f"tokens > {CONTEXT} maximum" in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_the_page_of_recipes_says_what_is_left_out(agent):
+    name, _, version = agent.rpartition("-")
+    page = (Path(server.__file__).parent / "CLIENTS.md").read_text()
+    (row,) = re.findall(
+        rf"^\| ({name.replace('-', ' ')} {re.escape(version)} \|.*)$", page, re.MULTILINE | re.IGNORECASE
+    )
+    said = AGENTS[agent]
+    assert "nothing" in row if said is None else all(f"`{one}`" in row for one in said.split(", "))
 
 
 def test_recorded_bodies_hold_no_text():
