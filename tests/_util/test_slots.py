@@ -18,7 +18,7 @@ class Pair:
 
 
 def test_a_made_instance_is_the_one_that_the_constructor_makes():
-    values = ("text", [1, 2], "stop", None, None, 3, [], "###", None, None, "why", [], "raw")
+    values = ("text", [1, 2], "stop", None, None, 3, [], "###", None, None, "why", [], "raw", ["w"])
     assert len(values) == len(fields(Chunk))
     made = new_chunk(*values)
     assert type(made) is Chunk
