@@ -80,7 +80,7 @@ def test_a_line_for_the_bill_is_no_part_of_the_prompt(client, configured, engine
             counted = client.post(f"{PATH}/count_tokens", messages=HI, system=system)
             assert counted.json["input_tokens"] == plain.prompt_tokens
             assert counted.headers["x-oxillama-left-out"] == said
-    strict = configured(strict=True)  # whoever writes it wants nothing of the model by it
+    strict = configured(strict=True)  # its presence asks nothing of the model
     alone = strict.post(PATH, {**BASE, "system": BILL.format("a4c"), "temperature": 0})
     assert alone.json["content"][0]["text"] == engine.chat(HI, max_tokens=8, temperature=0).text
     for system in ("Be brief.\n" + BILL.format("a4c"), [{"type": "text", "text": "Be brief."}], ""):
