@@ -72,10 +72,8 @@ def system_in_turns(messages: Sequence[Message]) -> list[Message]:
     said stays where it was when the conversation goes on.
     """
     n = _n_first(messages)
-    first = list(messages[:1])
-    for message in messages[1:n]:
-        first = [first[0] | {"content": both(first[0]["content"], message["content"])}]
-    return [*first[:n], *_later_in_turns(messages[n:])]
+    first = [messages[0] | {"content": _together([m["content"] for m in messages[:n]])}] if n else []
+    return [*first, *_later_in_turns(messages[n:])]
 
 
 def _later_in_turns(messages: Sequence[Message]) -> list[Message]:
@@ -114,26 +112,33 @@ def _marked(messages: Sequence[Message]) -> str:
 
 
 def _moved(messages: Sequence[Message], roles: tuple[str, ...]) -> Iterator[Message]:
-    said: Any = None
+    said: list[Any] = []
     for message in messages:
         if message["role"] in roles:
-            said = message["content"] if said is None else both(said, message["content"])
+            said.append(message["content"])
             continue
-        if said is not None and message["role"] == "user":
-            message, said = message | {"content": both(said, message["content"])}, None
-        elif said is not None:
-            yield {"role": "user", "content": said}
-            said = None
+        if said and message["role"] == "user":
+            message = message | {"content": _together([*said, message["content"]])}
+        elif said:
+            yield {"role": "user", "content": _together(said)}
+        said = []
         yield message
-    if said is not None:
-        yield {"role": "user", "content": said}
+    if said:
+        yield {"role": "user", "content": _together(said)}
 
 
 def both(first: Any, second: Any) -> Any:
     """One content of two, the second in a line of its own."""
-    if isinstance(first, str) and isinstance(second, str):
-        return first + PART_SEPARATOR + second
-    return [part for content in (first, second) for part in (as_part(content) if isinstance(content, str) else content)]
+    return _together((first, second))
+
+
+def _together(contents: Sequence[Any]) -> Any:
+    """One content of several, each in a line of its own."""
+    if len(contents) == 1:
+        return contents[0]
+    if all(isinstance(content, str) for content in contents):
+        return PART_SEPARATOR.join(contents)
+    return [part for content in contents for part in (as_part(content) if isinstance(content, str) else content)]
 
 
 # ---- calls and what they returned
