@@ -11,7 +11,7 @@ from typing import Any
 from oxillama.chat.calls import call_text
 from oxillama.chat.capabilities import with_text_arguments
 from oxillama.chat.messages import PART_SEPARATOR, REASONING_FIELDS, called, joined, texts_of
-from oxillama.chat.repairs import both, system_in_turns, without_system
+from oxillama.chat.repairs import both, system_in_turns, together, without_system
 
 __all__ = ["recasts"]
 
@@ -77,15 +77,15 @@ def _in_turns(messages: Sequence[Message]) -> list[Message]:
 
 
 def _taking_turns(messages: Sequence[Message]) -> list[Message]:
-    found: list[Message] = []
+    rows: list[list[Message]] = []
     for message in filter(_says_something, messages):
-        last = found[-1] if found else {}
+        last = rows[-1][-1] if rows else {}
         same = message["role"] in _SPEAKERS and message["role"] == last.get("role") and not last.get("tool_calls")
         if same:
-            found[-1] = _one_of(last, message)
+            rows[-1].append(message)
         else:
-            found.append(message)
-    return found
+            rows.append([message])
+    return [row[0] if len(row) == 1 else _one_of(row) for row in rows]
 
 
 def _says_something(message: Message) -> bool:
@@ -94,11 +94,14 @@ def _says_something(message: Message) -> bool:
     return any(texts_of(message["content"]))
 
 
-def _one_of(first: Message, second: Message) -> Message:
-    """Two messages of the same role as one."""
-    said = [message["content"] for message in (first, second) if message["content"]]
-    thoughts = [message[_REASONING] for message in (first, second) if message.get(_REASONING)]
-    made = {**first, **second, "content": both(*said) if len(said) == 2 else said[0] if said else ""}
+def _one_of(row: Sequence[Message]) -> Message:
+    """Messages of the same role as one."""
+    said = [message["content"] for message in row if message["content"]]
+    thoughts = [message[_REASONING] for message in row if message.get(_REASONING)]
+    made: Message = {}
+    for message in row:
+        made |= message
+    made["content"] = together(said) if said else ""
     return made | ({_REASONING: PART_SEPARATOR.join(thoughts)} if thoughts else {})
 
 

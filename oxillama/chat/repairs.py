@@ -9,7 +9,7 @@ from oxillama.chat.calls import call_id, call_text, read_argument_object
 from oxillama.chat.capabilities import RAW, Capabilities, with_reasoning
 from oxillama.chat.messages import PART_SEPARATOR, REASONING_FIELDS, as_part, called, joined, texts_of
 
-__all__ = ["both", "in_form", "system_in_turns", "without_system"]
+__all__ = ["both", "in_form", "system_in_turns", "together", "without_system"]
 
 Message = dict[str, Any]
 _Ids = tuple[Any, Any]  # id and name of a call
@@ -39,14 +39,15 @@ def in_form(messages: Sequence[Message], able: Capabilities) -> tuple[list[Messa
 def _with_roles(messages: Sequence[Message], able: Capabilities) -> list[Message]:
     """A developer's message as that of the system, and the system's in those of other roles, where the template knows
     none, or none where it stands."""
-    found: list[Message] = []
+    rows: list[list[Message]] = []
     for message in messages:
         if message["role"] != "developer" or able.developer:
-            found.append(message)
-        elif found and found[-1]["role"] == "system":  # templates print one of them
-            found[-1] = message | {"role": "system", "content": both(found[-1]["content"], message["content"])}
+            rows.append([message])
+        elif rows and rows[-1][0]["role"] == "system":  # templates print one of them
+            rows[-1].append(message | {"role": "system"})
         else:
-            found.append(message | {"role": "system"})
+            rows.append([message | {"role": "system"}])
+    found = [row[-1] | {"content": together([message["content"] for message in row])} for row in rows]
     if not able.system:
         return list(_moved(system_in_turns(found), ("system",)))
     n = _n_first(found)
@@ -72,7 +73,7 @@ def system_in_turns(messages: Sequence[Message]) -> list[Message]:
     said stays where it was when the conversation goes on.
     """
     n = _n_first(messages)
-    first = [messages[0] | {"content": _together([m["content"] for m in messages[:n]])}] if n else []
+    first = [messages[0] | {"content": together([m["content"] for m in messages[:n]])}] if n else []
     return [*first, *_later_in_turns(messages[n:])]
 
 
@@ -118,21 +119,21 @@ def _moved(messages: Sequence[Message], roles: tuple[str, ...]) -> Iterator[Mess
             said.append(message["content"])
             continue
         if said and message["role"] == "user":
-            message = message | {"content": _together([*said, message["content"]])}
+            message = message | {"content": together([*said, message["content"]])}
         elif said:
-            yield {"role": "user", "content": _together(said)}
+            yield {"role": "user", "content": together(said)}
         said = []
         yield message
     if said:
-        yield {"role": "user", "content": _together(said)}
+        yield {"role": "user", "content": together(said)}
 
 
 def both(first: Any, second: Any) -> Any:
     """One content of two, the second in a line of its own."""
-    return _together((first, second))
+    return together((first, second))
 
 
-def _together(contents: Sequence[Any]) -> Any:
+def together(contents: Sequence[Any]) -> Any:
     """One content of several, each in a line of its own."""
     if len(contents) == 1:
         return contents[0]

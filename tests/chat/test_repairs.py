@@ -5,6 +5,7 @@ import json
 import pytest
 
 from oxillama.chat import ChatTemplate
+from oxillama.chat.repairs import together
 from oxillama.errors import ChatTemplateError, MessageError
 from tests.chat.shapes import CALLS, LAST, REASONS, by_role, calls_as
 
@@ -441,3 +442,25 @@ def test_order_of_the_system_is_the_template_s():
         USER | {"content": "x"},
     ]
     assert ChatTemplate(LAST).render(messages) == "<u>hello</u><a>a</a><u>s|x</u>"
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user"])
+def test_messages_in_a_row_are_joined_once(monkeypatch, role):
+    """Not one after another, which takes the square of their number."""
+    joined = []
+
+    def counting(contents):
+        joined.append(len(contents))
+        return together(contents)
+
+    for name in ("repairs", "recast"):
+        monkeypatch.setattr(f"oxillama.chat.{name}.together", counting)
+    turns = "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}{% endif %}"
+    template = ChatTemplate("{% for m in messages %}" + turns + "<{{ m.role }}>{{ m.content }}{% endfor %}")
+    counts = []
+    for n in (20, 40):
+        joined.clear()
+        said = template.render([*({"role": role, "content": f"m{i}"} for i in range(n)), USER])
+        assert said.count("m") == n
+        counts.append(sum(joined))
+    assert counts[1] < 2.5 * counts[0]
