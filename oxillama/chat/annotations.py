@@ -88,7 +88,7 @@ class Annotations:
         return Described(schema, self._read_union(members) if any(member.read for member in members) else None)
 
     def _read_union(self, members: list[Described]) -> Read:
-        """What makes a value by the first member that its JSON value fits."""
+        """A maker of values by the first member that a JSON value fits."""
         from oxillama.chat.arguments import faults  # grammars of patterns, which only values need
 
         def read(value: Any) -> Any:

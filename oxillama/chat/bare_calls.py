@@ -301,7 +301,7 @@ class _Bare:
 
 
 class _Members:
-    """What is known of an object's call: its name, its id, the JSON text of its arguments; whether it is a list."""
+    """Members of an object's call: its name, its id, the JSON text of its arguments; whether it is a list."""
 
     __slots__ = ("arguments", "id", "listed", "name")
 

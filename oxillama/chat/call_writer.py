@@ -34,7 +34,7 @@ def write_calls(layout: Layout, calls: Sequence[WrittenCall], behind_text: bool 
 
 
 def _end(layout: Layout) -> str:
-    """What ends all calls: up to the counterpart of the mark that opens them, if it is known."""
+    """The end of all calls: up to the counterpart of the mark that opens them, if it is known."""
     needed = layout.end_words[: layout.n_needed_ends]
     return "".join(needed if any(word.startswith("<") for word in needed) else layout.end_words)
 

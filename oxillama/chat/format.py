@@ -154,7 +154,7 @@ class ChatFormat:
 
     @property
     def with_generic_calls(self) -> "ChatFormat":
-        """The same with calls of tools as JSON objects between tags, for models that are told to write such."""
+        """The format with calls of tools as JSON objects between tags, for models that are told to write such."""
         layout = Layout(Frame(self.reasoning) if self.harmony else self.frame, HERMES)
         return ChatFormat(layout, (*self.source, "generic"))
 

@@ -107,7 +107,7 @@ def _parameter(
 
 
 def _said(text: str | None) -> dict[str, str]:
-    """What a docstring says of parameters: lines of "Args:" by name, or of `:param name:`."""
+    """Descriptions of parameters in a docstring: lines of "Args:" by name, or of `:param name:`."""
     found: dict[str, list[str]] = {}
     inside, first, indent, lines = False, False, 0, found.setdefault("", [])
     for n, line in enumerate((text or "").splitlines()):

@@ -59,8 +59,9 @@ class InnerCalls:
     def expressions(self, names: list[str], parallel: bool) -> Iterator[tuple[InnerOpening, int]]:
         """The calls behind each opening."""
         rules, calls = self.parts.rules, self.form.calls
-        for opening in self.openings if calls is not None else ():
-            assert calls is not None
+        if calls is None:
+            return
+        for opening in self.openings:
             before = self.parts.pattern(opening.lead, {})
             if isinstance(calls.shape, JsonCall):
                 yield opening, rules.seq((before, self.row(names, parallel), self._end(calls)))
@@ -91,7 +92,7 @@ class InnerCalls:
         return rules.repeat(parts.shared(rules.alt(ways)), 0)
 
     def _end(self, calls: CallFormat) -> int:
-        """What may end all calls; a bracket must."""
+        """The marks that may end all calls; a bracket must."""
         parts, rules = self.parts, self.parts.rules
         bracket = calls.end.strip().startswith("]") and not calls.end.strip().startswith("]<]")
         last = needed_end(calls)

@@ -27,7 +27,7 @@ _HOLE = "\ue000"
 
 @dataclass(frozen=True, slots=True)
 class InnerOpening:
-    """What opens a call whose outer mark is missing.
+    """Opening of a call whose outer mark is missing.
 
     lead: what stands before a JSON object, or the same as before. before: what stands before the name. after: what must
     stand behind it, any of these. after_empty: the same in a call without arguments. at_line: it opens a call at the
@@ -45,7 +45,7 @@ class InnerOpening:
     closed: str = ""
 
     def patterns(self, name: str, *, empty: bool) -> Iterator[Pattern]:
-        """What opens a call of a tool. empty: the tool may be called without arguments."""
+        """Patterns that open a call of a tool. empty: the tool may be called without arguments."""
         for behind in (*self.after, *(self.after_empty if empty else ())):
             yield _merged((*self.before, name, *behind))
             if isinstance(behind[0], str) and behind[0][:1].isspace():  # since spaces need not be
@@ -53,7 +53,7 @@ class InnerOpening:
                     yield _merged((*self.before, name, space + behind[0].lstrip(), *behind[1:]))
 
     def spellings(self, name: str, *, empty: bool) -> Iterator[str]:
-        """The same up to a hole as templates write it, and without line breaks; JSON with or without spaces."""
+        """Texts of `patterns` up to a hole, as templates write them and without line breaks; JSON spaced or not."""
         for pattern in self.patterns(name, empty=empty):
             for parts in _numbered(pattern):
                 text = _flat(parts).split(_HOLE)[0]
@@ -154,7 +154,7 @@ def _merged(parts: tuple[str | Hole, ...]) -> Pattern:
 
 
 def _behind_name(shape: Tagged, call_end: str, tagged: bool) -> tuple[tuple[Pattern, ...], tuple[Pattern, ...]]:
-    """What stands behind the name of a call with arguments between marks, and of one without arguments."""
+    """Marks behind the name of a call with arguments between marks, and of one without arguments."""
     head = shape.head_end[0] if shape.head_end and isinstance(shape.head_end[0], str) else ""
     if head.strip() and (tagged or _TAG.search(head)):
         return ((head.rstrip(),),), ()

@@ -66,7 +66,7 @@ def _say_missing(place: str, document: dict[str, Any], reading: Reading, read: O
 
 
 def result_content(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
-    """The same in what a tool gave: pictures and files are left out, and a text in their place tells the model so.
+    """`other_content` of what a tool gave: pictures and files are left out, and a text in their place says so.
 
     An agent sends the results of its tools with every further request, and so could never go on.
     """

@@ -74,7 +74,7 @@ def engine(name: str, kind: Kind, text: str, to: str = "") -> Field:
 
 
 def wish(field: Field) -> Field:
-    """The same as a wish: what a model can't follow of it is left out, which is said."""
+    """A field as a wish: what a model can't follow of it is left out, which is said."""
     return replace(field, rule="wish") if field.rule == "honour" else field
 
 

@@ -281,7 +281,7 @@ class ListOf:
 
 
 def _entries(place: str, value: Any) -> Iterable[tuple[str, Any]]:
-    """What an entry that was read gives to its list, with the place of each."""
+    """Entries that an entry that was read gives to its list, each with its place."""
     if isinstance(value, Placed):
         return zip(value.places, value, strict=True)
     return [] if value is LEFT_OUT else [(place, value)]

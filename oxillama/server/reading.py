@@ -45,7 +45,7 @@ class Reading:
         self.say(name, label)
 
     def say(self, name: str, label: str | None = None) -> None:
-        """The same of what no client could have wanted otherwise: it is said to strict ones, too."""
+        """Notes a part that no client could have had: it is said, and refused to none."""
         place = own_place(name, self.names)
         if place in self.left_out:
             return
