@@ -243,10 +243,9 @@ class Models:
 
     async def _make_room(self, wanted: ServedModel) -> bool:
         """Unloads the least recently used idle models, so that there are no more than `models_max`, and while memory
-        is short of what the one that is wanted takes. Whether there is room, within `queue_timeout`."""
+        is short of what the one that is wanted takes. Whether there is room before no request waits any more."""
         most = self._config.models_max
-        until = time.monotonic() + self._config.queue_timeout
-        while True:
+        while wanted.n_open:
             there = [m for m in self.all.values() if m is not wanted and (m.engine is not None or m.state == "loading")]
             n = len(there)
             for model in sorted(there, key=lambda m: m.used_at):
@@ -257,9 +256,8 @@ class Models:
                     n -= model.engine is None
             if not (most and n >= most):
                 return True
-            if time.monotonic() >= until:
-                return False
             await asyncio.sleep(POLL)
+        return False
 
     async def unload_idle(self) -> None:
         """Unloads models that no request has used for `idle_unload` seconds, but for those of which one said how long

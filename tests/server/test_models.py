@@ -128,6 +128,9 @@ def test_there_is_no_room_beside_a_model_in_use():
             with pytest.raises(ApiError, match="models-max") as raised:
                 await models.use("b")
             assert (raised.value.status, raised.value.code) == (503, "loading")
+        arriving = asyncio.all_tasks() - {asyncio.current_task()}
+        assert len(arriving) == 1  # it looks for room until it sees that nobody waits
+        await asyncio.gather(*arriving)
         await models.close()
 
     asyncio.run(main())
