@@ -99,6 +99,7 @@ class App:
             if exchange.method == "OPTIONS" and exchange.headers.get("origin") in self.service.config.cors_origin:
                 await exchange.answer(b"", "text/plain", 204)
                 return
+            await self.service.turns.take(exchange.key.owner)
             await self._router(scope, exchange.receive, exchange.send)
         except ClientGone:
             exchange.gone = True

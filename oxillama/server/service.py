@@ -9,7 +9,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from oxillama.chat.shapes import ReasoningFormat
@@ -19,6 +18,7 @@ from oxillama.server.auth import keys_of
 from oxillama.server.config import ServerConfig
 from oxillama.server.left_out import LeftOut
 from oxillama.server.limits import Gate
+from oxillama.server.owner_threads import LoopTurns, OwnerThreads
 from oxillama.server.metrics import ServerMetrics
 from oxillama.server.models import Models
 from oxillama.server.residence import Residence
@@ -51,7 +51,7 @@ class Service:
     """Models, keys and limits of one server.
 
     secret: of this process; with it, what a key's requests have in the prefix cache is marked. draining: no further
-    requests are taken. open: exchanges that are under way.
+    requests are taken. open: exchanges that are under way. turns: in which requests begin.
     """
 
     def __init__(self, models: Models, config: ServerConfig) -> None:
@@ -67,15 +67,12 @@ class Service:
         self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False
         self.open: set[Underway] = set()
-        self._preparing: dict[str, asyncio.Semaphore] = {}  # by the names of keys
-        self._threads = ThreadPoolExecutor(THREADS, "oxillama-prepare")
+        self.turns = LoopTurns()
+        self._threads = OwnerThreads(THREADS, "oxillama-prepare")
 
-    async def elsewhere(self, make: Callable[[], T], key: str) -> T:
-        """make(), in another thread. Of several keys, none has more than half of the threads at a time."""
-        if len(self.keys) < 2:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, make)
-        async with self._preparing.setdefault(key, asyncio.Semaphore(THREADS // 2)):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+    async def elsewhere(self, make: Callable[[], T], owner: str) -> T:
+        """make(), in another thread, which owners share."""
+        return await asyncio.wrap_future(self._threads.submit(make, owner))
 
     def salt_of(self, key: str, salt: str | None = None) -> str | None:
         """What only requests of one key, with one `cache_salt`, have; None: all share it."""
@@ -121,7 +118,7 @@ class Service:
     async def close(self) -> None:
         """Gives back threads and models."""
         self.residence.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         await self.models.close()
 
 
