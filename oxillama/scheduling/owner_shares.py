@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
-from oxillama.scheduling.prefill_throttle import DEPTH
+from oxillama.scheduling.prefill_throttle import DEPTH, LEAST_CHUNK
 
-__all__ = ["OwnerShares", "prompt_work"]
+__all__ = ["STEP_WORK", "OwnerShares", "prompt_work"]
+
+# Work of a step besides its tokens, in tokens at depth 0. Without it an owner of many short prompts would have many
+# steps for one of a long prompt.
+STEP_WORK = LEAST_CHUNK
 
 
 def prompt_work(n: int, depth: int) -> float:

@@ -17,7 +17,7 @@ from oxillama.config import PREFILL_CHUNK
 from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, QueueFullError
 from oxillama.scheduling import yielding
 from oxillama.scheduling.block_manager import BlockManager
-from oxillama.scheduling.owner_shares import OwnerShares, prompt_work
+from oxillama.scheduling.owner_shares import STEP_WORK, OwnerShares, prompt_work
 from oxillama.scheduling.pools import RUNNING_SLOTS, SequencePool, StateSlots
 from oxillama.scheduling.prefill_throttle import PrefillThrottle
 from oxillama.scheduling.prefix_cache import LEAST_PART, WINDOWED, PrefixKvCache
@@ -337,9 +337,9 @@ class Scheduler:
     def _schedule_owners(self, beside: int | PrefillThrottle | None) -> Plan:
         """`_schedule` where sequences have several owners.
 
-        Prompts of the owner that had least go first. Each other owner has no more work done in the step than they take:
-        of its decoding sequences as many as that allows, then of its prompts. A step after one that left decoding
-        sequences out has all of them.
+        Prompts of the owner that had least go first, and the step is its. Each other owner has no more work done in it
+        than they take: of its decoding sequences as many as that allows, then of its prompts. A step after one that
+        left decoding sequences out has all of them.
         """
         rows = [sequence for sequence in self.running if sequence.is_decoding]
         order = self.shares.order({*self.waiting.owners, *(s.owner for s in self.running if not s.is_decoding)})
@@ -355,7 +355,10 @@ class Scheduler:
         while order and not prompts:
             first = order.pop(0)
             starts = self._schedule_prompts(prompts, first, budget, math.inf, throttle, starts=starts, leads=True)
-        work = sum(prompt_work(n, s.n_computed) for s, n in prompts) if prompts else math.inf
+        work = math.inf
+        if prompts:
+            work = STEP_WORK + sum(prompt_work(n, s.n_computed) for s, n in prompts)
+            self.shares.charge(first, STEP_WORK)
         row_work = 1.0 if throttle is None else throttle.row_work
         plan = self._schedule_rows(rows, first, work / row_work, self.token_budget - _n_tokens(prompts))
         if throttle is not None:
