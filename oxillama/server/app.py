@@ -87,7 +87,6 @@ class App:
             exchange.leave()
             service.open.discard(exchange)
             service.metrics.in_flight -= 1
-            service.metrics.disconnects += exchange.gone
             status = note(exchange)
             if tracing is not None and span is not None:
                 tracing.end(span, exchange, status)

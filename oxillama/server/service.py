@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError
-from oxillama.server.auth import keys_of
+from oxillama.server.auth import ANYONE, Key, keys_of
 from oxillama.server.config import ServerConfig
 from oxillama.server.left_out import LeftOut
 from oxillama.server.limits import Gate
@@ -37,6 +37,7 @@ class Underway(Protocol):
     """
 
     id: str
+    key: Key
     task: asyncio.Task[Any] | None
     ended: bool
 
@@ -60,7 +61,8 @@ class Service:
         self.residence = Residence(models)
         self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
-        self.left_out = LeftOut(self.metrics)
+        self._own_metrics: dict[str, ServerMetrics] = {}  # by owner
+        self.left_out = LeftOut()
         self.secret = os.urandom(32)
         if config.tool_format not in (None, "text", "none"):
             find_format(config.tool_format)  # raises for a name of none
@@ -69,6 +71,22 @@ class Service:
         self.open: set[Underway] = set()
         self.turns = LoopTurns()
         self._threads = OwnerThreads(THREADS, "oxillama-prepare")
+
+    def counts(self, key: Key) -> tuple[ServerMetrics, ...]:
+        """Metrics in which a request of this key counts: those of the server, and the key's own."""
+        if key.name == ANYONE.name:
+            return (self.metrics,)
+        return self.metrics, self._own_metrics.setdefault(key.owner, ServerMetrics())
+
+    def own_metrics(self, key: Key) -> ServerMetrics | None:
+        """What a key sees of the metrics: its own counts. None: all of them, for administrators, where they are public,
+        and where there is no other key."""
+        alone = len(self.keys) == 1 and not self.admins
+        if key.is_admin or self.config.public_metrics or not self.keys or alone:
+            return None
+        own = self._own_metrics.setdefault(key.owner, ServerMetrics())
+        own.in_flight = sum(one.key.owner == key.owner for one in self.open)
+        return own
 
     async def elsewhere(self, make: Callable[[], T], owner: str) -> T:
         """make(), in another thread, which owners share."""
