@@ -78,8 +78,8 @@ class Scheduler:
     that count.
 
     pool: ids of blocks and slots. prefix: the radix cache; None if no prefixes are shared. block_size: tokens of a KV
-    block. blocks: the block manager. shares: of owners. running: by rank. live: sequences that wait or run, by id. ended: those that ended
-    and were not drained yet. deadlines: of live sequences. n_steps, n_preempted: counts.
+    block. blocks: the block manager. shares: of owners. running: by rank. live: sequences that wait or run, by id.
+    ended: those that ended and were not drained yet. deadlines: of live sequences. n_steps, n_preempted: counts.
     preempting: whether the last step preempted a sequence. debug: check everything in each step.
     """
 

@@ -113,7 +113,8 @@ def read_keys(path: str) -> dict[bytes, Key]:
             raise ConfigError(f"{place} must be NAME:KEY, with a key of at least 8 characters, and limits")
         if digest_of(key) in found or any(name == other.name for other in found.values()):
             raise ConfigError(f"{place}: this name or key came before")
-        found[digest_of(key)] = Key(name, **_limits(place, words[1:]))
+        limits = _limits(place, words[1:])
+        found[digest_of(key)] = Key(name, limits.get("max_concurrent"), limits.get("tpm"))
     if not found:
         raise ConfigError(f"the key file {path} has no keys")
     return found

@@ -38,10 +38,10 @@ _NONE = _Use()
 class Gate:
     """Lets `max_running` requests through at a time, and shares places and queue among owners: keys, or addresses.
 
-    An owner may use what the others leave free. What is full with others' requests has room for its share all the same:
-    it is let through, or waits, beyond `max_running` and `max_queue`; the others get no more before they are below
-    theirs. So each finds a place at once, whatever one other sends; and as many as there are owners bound what comes
-    on top. The next place is for the owner that has the fewest. Steps and memory of a model are shared by its scheduler.
+    An owner may use what the others leave free. Where that is nothing, its share is let through all the same, or waits,
+    beyond `max_running` and `max_queue`; owners that have more than their share get no more until they have less. So an
+    owner finds a place whatever another one sends. The next place goes to the owner that has the fewest. Steps and
+    memory of a model are shared by its scheduler.
 
     running: requests that are through. waiting: those that are not.
     """

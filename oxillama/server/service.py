@@ -18,9 +18,9 @@ from oxillama.server.auth import ANYONE, Key, keys_of
 from oxillama.server.config import ServerConfig
 from oxillama.server.left_out import LeftOut
 from oxillama.server.limits import Gate
-from oxillama.server.owner_threads import LoopTurns, OwnerThreads
 from oxillama.server.metrics import ServerMetrics
 from oxillama.server.models import Models
+from oxillama.server.owner_threads import LoopTurns, OwnerThreads
 from oxillama.server.residence import Residence
 
 __all__ = ["Service"]

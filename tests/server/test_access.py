@@ -300,7 +300,8 @@ def test_a_key_sees_its_own_counts_alone(keyed):
     for word in ("bob", "root", "embeddings", "invalid_value", "model=", "process_"):
         assert word not in text
     assert 'status="400"' in metrics_of(keyed, "another-secret")
-    assert keyed.get("/metrics", **{"x-api-key": KEY, "accept": "application/openmetrics-text"}).body.endswith(b"# EOF\n")
+    answer = keyed.get("/metrics", **{"x-api-key": KEY, "accept": "application/openmetrics-text"})
+    assert answer.body.endswith(b"# EOF\n")
 
 
 def test_administrators_see_all_counts(keyed):
