@@ -22,9 +22,9 @@ def prompt_work(n: int, depth: int) -> float:
 class OwnerShares:
     """Owners of live sequences, and the work of the steps that was done for each while there were several.
 
-    A virtual token counter for each owner (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024): whoever
-    had least comes first. An owner that comes, or comes back, begins with no less than the least of those that are
-    there, so that nobody saves up turns. While an owner is alone it takes from none, and nothing is counted.
+    A virtual token counter for each owner (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024): the one
+    that had least comes first. An owner that comes, or comes back, begins with no less than the least of those that are
+    there, so that none saves up turns. While an owner is alone it takes from none, and nothing is counted.
     """
 
     def __init__(self) -> None:

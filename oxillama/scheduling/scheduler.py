@@ -62,11 +62,10 @@ class Scheduler:
     Sequences may keep blocks and slots when they are finished; they lose them before a running one would starve, and
     checkpoints before that. Lost tokens are computed again when needed: every sequence that fits the pool alone ends.
 
-    Where sequences have several owners (`Sequence.owner`), first come is first served within each owner, and the owners
-    share what there is: tokens of steps by what was done for each (`OwnerShares`), running places and blocks by number.
-    The prompts of the owner that had least go first, and beside them each other one gets no more than they take; so a
-    prompt takes twice its time at most beside all that one other owner may have sent, after the step under way. What
-    is computed for a sequence is the same.
+    Where sequences have several owners (`Sequence.owner`), first come is first served within each, and owners share
+    what there is: steps by what was done for each (`OwnerShares`), running places and blocks by number. Prompts of the
+    owner that had least go first, and beside them each other one gets no more than they take: so a prompt takes twice
+    its time at most beside all that one other owner sent, after the step under way.
 
     The scheduler computes nothing itself, and serves any model. Its driver takes turns, all from one thread: `step`;
     the `copies` that it asks for, which are cleared then; each sequence's share of the plan; `advance` for what was

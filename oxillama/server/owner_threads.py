@@ -28,7 +28,7 @@ class OwnerThreads:
     """Threads for work of several owners, first come, first served for each.
 
     An owner has no more of the threads than its share of them, and one is left free for an owner that comes. What an
-    owner's thread works on counts until it has ended, also when nobody waits for it any more.
+    owner's thread works on counts until it has ended, also when no request waits for it any more.
     """
 
     def __init__(self, n_threads: int, name: str) -> None:

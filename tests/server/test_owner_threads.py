@@ -137,5 +137,3 @@ def test_turns_outlive_an_event_loop():
     turns = LoopTurns()
     for _ in range(3):
         asyncio.run(turns.take("ann"))
-
-
