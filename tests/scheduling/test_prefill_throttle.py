@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.scheduling.prefill_throttle import (
-    EQUAL_STEPS,
-    MAX_ROW_WORK,
     DECODE_STEPS,
     DEPTH,
+    EQUAL_STEPS,
     LEAST_CHUNK,
     MAX_DECODE_WAIT_MS,
+    MAX_ROW_WORK,
     USED_SHARE,
     PrefillThrottle,
 )

@@ -13,8 +13,7 @@ from tests.fakes import core_of
 from tests.server.client import Client
 
 ANN, BOB = "ann-secret-key", "bob-secret-key"
-WORDS = "the cat sat on a mat and saw how many ships went over the sea while rain fell in the old town".split()
-LONG = " ".join(WORDS * 8)
+LONG = "the cat sat on a mat and saw how many ships went over the sea while rain fell in the old town " * 8
 STEPS = 3  # until the first token: the step under way, its own, and one more of another owner
 
 FLOODS = {
