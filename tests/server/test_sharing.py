@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import sys
 from collections import Counter
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import oxillama as ox
 from oxillama.server import ServerConfig, create_app
 from tests.fakes import core_of
-from tests.server.client import Client
+from tests.server.client import Client, serving
 
 ANN, BOB = "ann-secret-key", "bob-secret-key"
 LONG = "the cat sat on a mat and saw how many ships went over the sea while rain fell in the old town " * 8
@@ -130,3 +131,12 @@ def test_what_is_written_beside_a_flood_is_what_is_written_alone(small):
 
     alone = asyncio.run(text())
     assert asyncio.run(main()) == [alone] * 3
+
+
+def test_the_event_loop_waits_little_for_other_threads(small):
+    before = sys.getswitchinterval()
+    with serving({"tiny": small}):
+        while sys.getswitchinterval() == before:
+            pass
+        assert sys.getswitchinterval() < 0.001
+    assert sys.getswitchinterval() == before
