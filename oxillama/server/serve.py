@@ -23,9 +23,9 @@ __all__ = ["ServerProcess"]
 log = logging.getLogger("oxillama")
 
 MOST_READ = 1 << 19  # bytes that an event loop reads at a time, at most
-# So long the event loop waits for the interpreter, in each of its rounds, while threads that prepare requests or compute
-# hold it. With Python's 5 ms a request, which takes some eight rounds, waited four times as long beside a hundred short
-# ones of another client.
+# So long the event loop waits for the interpreter, in each of its rounds, while threads that prepare or compute
+# requests hold it. With 5 ms, as Python has it, a request, which takes some eight rounds, waited four times as long
+# beside a hundred short ones of another client.
 SWITCH_SECONDS = 0.0005
 
 
