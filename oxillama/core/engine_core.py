@@ -6,7 +6,8 @@ import math
 import sys
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -417,10 +418,12 @@ class EngineCore:
                     self.scheduler.check_fits(request.sequence.n_reserve)
                     arriving.append(request)
             with DeferredInterrupt(), self.loop.lock:  # or two that come together could both find the last place
-                n = len(arriving)
-                for change in list(self.loop.mail):
-                    n += len(change.requests) if isinstance(change, _Arrival) else 0
-                self.scheduler.check_queue(n)
+                if arriving:
+                    coming: Counter[Hashable] = Counter()
+                    for change in list(self.loop.mail):
+                        if isinstance(change, _Arrival) and change.requests:  # which have one owner
+                            coming[change.requests[0].sequence.owner] += len(change.requests)
+                    self.scheduler.check_queue(len(arriving), arriving[0].sequence.owner, coming)
                 ticket = Finalizer(_DroppedTicket(self, arriving))
                 self.open.update(dict.fromkeys(arriving))
                 self.loop.post(arrival)

@@ -27,12 +27,16 @@ LEAST_CHUNK = 8
 # Steps with prompts until one is taken without, to measure the decoding sequences' own pace, which changes with their
 # number and depth and with what else the machine does. Of the time of all steps it is 3 % at most.
 DECODE_STEPS = 32
+# Steps with prompts until one is taken without in any case, where prompts of other owners are to have as much time.
+EQUAL_STEPS = 4 * DECODE_STEPS
 # Of so many measurements the median counts. With the last alone, a chunk was too long whenever the step before had been
 # quick by chance: of times that scatter by a tenth, the longest step took 1.1 of what is allowed instead of 0.98.
 KEPT_TIMES = 5
 # Depth at which attention costs no more than all else of a token: it costs as much at 1,400 tokens with the shipped
 # model, and at 4,200 with the shape of Llama 3.2 1B. With a smaller number, only the first deeper chunk is smaller.
 DEPTH = 1024
+# Prompt tokens whose time a decoding sequence takes of a step, at most.
+MAX_ROW_WORK = 64.0
 
 
 class PrefillThrottle:
@@ -62,17 +66,32 @@ class PrefillThrottle:
         self.n_taken = self._fitting = self._depths = 0
         self._decode_seconds = self._left = 0.0
 
-    def begin(self, n_decode: int) -> None:
-        """A step of so many decoding sequences is planned."""
+    def begin(self, n_decode: int, *, equal: bool = False) -> None:
+        """A step of so many decoding sequences is planned. equal: its prompts, of another owner than theirs, are to
+        have as much time, and hardly ever wait for a step that is measured."""
         self.n_taken = self._depths = 0
         # Never two in a row: if single tokens of prompts come in every step, none is ever measured.
-        self._none = not self._none and (not self.decodes or self._n_mixed >= DECODE_STEPS)
+        most = EQUAL_STEPS if equal else DECODE_STEPS
+        self._none = not self._none and ((not self.decodes and not equal) or self._n_mixed >= most)
         if self._none:
             self._n_mixed = 0
             return
+        self.beside(n_decode)
+        self._left = (1.0 if equal else USED_SHARE) * (self._decode_seconds + MAX_DECODE_WAIT_MS / 1000)
+
+    def beside(self, n_decode: int) -> None:
+        """So many decoding sequences take part in the step; `begin` may have expected more."""
         if self.decodes:  # of fewer sequences a step takes less, but no less than their part of it
             self._decode_seconds = median([s * min(1.0, n_decode / n) for n, s in self.decodes])
-        self._left = USED_SHARE * (self._decode_seconds + MAX_DECODE_WAIT_MS / 1000)
+
+    @property
+    def row_work(self) -> float:
+        """Time that a decoding sequence takes of a step, in tokens of a prompt at depth 0; 1 as long as it isn't
+        measured."""
+        seconds = self._seconds(0)
+        if not self.decodes or seconds <= 0.0:
+            return 1.0
+        return min(max(median([s / n for n, s in self.decodes]) / seconds, 1.0), MAX_ROW_WORK)
 
     def fit(self, depth: int) -> int:
         """Prompt tokens that fit into what is left of the step, for a prompt of which so many tokens are computed."""

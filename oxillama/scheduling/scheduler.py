@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from collections import Counter
+from collections.abc import Hashable, Mapping
 from operator import attrgetter, le
 
 from oxillama._util.checks import check_int
 from oxillama.config import PREFILL_CHUNK
 from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, QueueFullError
+from oxillama.scheduling import yielding
 from oxillama.scheduling.block_manager import BlockManager
+from oxillama.scheduling.owner_shares import STEP_WORK, OwnerShares, prompt_work
 from oxillama.scheduling.pools import RUNNING_SLOTS, SequencePool, StateSlots
 from oxillama.scheduling.prefill_throttle import PrefillThrottle
 from oxillama.scheduling.prefix_cache import LEAST_PART, WINDOWED, PrefixKvCache
 from oxillama.scheduling.sequence import Sequence
-from oxillama.scheduling.waiting_queue import Deadlines, WaitingQueue
+from oxillama.scheduling.waiting_queue import Deadlines, WaitingQueues
 
 __all__ = [
     "MAX_DRAFT_TOKENS",
@@ -32,6 +36,7 @@ __all__ = [
 MAX_WAITING = 1 << 16
 MOST = 1 << 62  # of anything that is counted
 
+NONE: Mapping[Hashable, int] = {}
 by_rank = attrgetter("rank")
 Plan = list[tuple[Sequence, int]]  # each sequence of a step with the tokens that it computes
 
@@ -57,6 +62,11 @@ class Scheduler:
     Sequences may keep blocks and slots when they are finished; they lose them before a running one would starve, and
     checkpoints before that. Lost tokens are computed again when needed: every sequence that fits the pool alone ends.
 
+    Where sequences have several owners (`Sequence.owner`), first come is first served within each, and owners share
+    what there is: steps by what was done for each (`OwnerShares`), running places and blocks by number. Prompts of the
+    owner that had least go first, and beside them each other one gets no more than they take: so a prompt takes twice
+    its time at most beside all that one other owner sent, after the step under way.
+
     The scheduler computes nothing itself, and serves any model. Its driver takes turns, all from one thread: `step`;
     the `copies` that it asks for, which are cleared then; each sequence's share of the plan; `advance` for what was
     computed. A sequence all of whose tokens are computed gets another one at the end of `tokens`, or `finish`; a
@@ -67,8 +77,8 @@ class Scheduler:
     that count.
 
     pool: ids of blocks and slots. prefix: the radix cache; None if no prefixes are shared. block_size: tokens of a KV
-    block. blocks: the block manager. running: by rank. live: sequences that wait or run, by id. ended: those that ended
-    and were not drained yet. deadlines: of live sequences. n_steps, n_preempted: counts.
+    block. blocks: the block manager. shares: of owners. running: by rank. live: sequences that wait or run, by id.
+    ended: those that ended and were not drained yet. deadlines: of live sequences. n_steps, n_preempted: counts.
     preempting: whether the last step preempted a sequence. debug: check everything in each step.
     """
 
@@ -104,7 +114,8 @@ class Scheduler:
         self.max_running = min(max_running, token_budget)
         self.running: list[Sequence] = []
         self.live: dict[int, Sequence] = {}
-        self.waiting = WaitingQueue()
+        self.waiting = WaitingQueues()
+        self.shares = OwnerShares()
         self.n_steps = 0
         self.n_preempted = 0
         self.preempting = False
@@ -113,6 +124,7 @@ class Scheduler:
         self.ended: list[Sequence] = []
         # Id of the first sequence in the queue, and the room that was too little for it.
         self._stuck: tuple[int, tuple[int, ...]] = (-1, self.blocks.room)
+        self._left_out = False  # whether the last step left decoding sequences out, beside another owner's prompt
 
     @property
     def copies(self) -> list[tuple[int, int, int]]:
@@ -138,9 +150,14 @@ class Scheduler:
                     f"and there are {pool.n} in all: lower max_tokens or raise kv_budget"
                 )
 
-    def check_queue(self, n: int = 1) -> None:
-        """Raises QueueFullError if n more can't wait."""
-        if self.waiting.n + n > self.max_waiting:
+    def check_queue(self, n: int = 1, owner: Hashable = None, coming: Mapping[Hashable, int] = NONE) -> None:
+        """Raises QueueFullError if n more of an owner can't wait: where there is no room for them in the queue, and
+        none in its owner's share of it. coming: sequences of each owner that are about to be queued."""
+        if self.waiting.n + sum(coming.values()) + n <= self.max_waiting:
+            return
+        n_owners = len({owner, *self.waiting.owners, *coming})
+        n_own = self.waiting.n_of(owner) + coming.get(owner, 0) + n
+        if n_owners < 2 or n_own > max(1, self.max_waiting // n_owners):
             raise QueueFullError(
                 f"{self.waiting.n} requests are waiting, and {n} more would be over the limit of {self.max_waiting} "
                 "(max_queue_size): try again later, or send fewer at once"
@@ -161,12 +178,13 @@ class Scheduler:
             raise ConfigError(f"sequence {sequence.id} has no token to compute: give it at least one")
         self.check_fits(sequence.n_reserve)
         if not accepted:
-            self.check_queue()
+            self.check_queue(owner=sequence.owner)
         if sequence.slots is None and self.pool.n_slots:
             sequence.slots = StateSlots()
         sequence.finished = sequence.preempted = sequence.cancelled = False
         self.waiting.add(sequence, self.n_steps, beside)
         self.live[sequence.id] = sequence
+        self.shares.enter(sequence.owner)
         if sequence.deadline < math.inf:
             self.deadlines.add(sequence, len(self.live))
         return sequence
@@ -215,6 +233,7 @@ class Scheduler:
         """
         if self.live.pop(sequence.id, None) is None:
             raise GenerateError(f"sequence {sequence.id} neither waits nor runs, and can't be finished")
+        self.shares.leave(sequence.owner)
         if sequence.running:
             self.running.remove(sequence)
         if sequence.queued:
@@ -234,7 +253,7 @@ class Scheduler:
             sequence.finished = True
         self.blocks.reset()
         self.running, self.live, self.ended = [], {}, []
-        self.waiting, self.deadlines = WaitingQueue(), Deadlines()
+        self.waiting, self.deadlines, self.shares = WaitingQueues(), Deadlines(), OwnerShares()
 
     def drain_finished(self) -> list[Sequence]:
         """Sequences that ended since the last call, in that order; `cancelled` tells which of them were cancelled."""
@@ -254,14 +273,7 @@ class Scheduler:
         """
         self.n_steps += 1
         self.preempting = False
-        plan, budget = self._schedule_decodes()
-        if self.waiting.n or len(plan) < len(self.running):
-            throttle = beside if plan and isinstance(beside, PrefillThrottle) else None
-            if throttle is not None:
-                throttle.begin(len(plan))
-            elif plan and isinstance(beside, int):
-                budget = min(budget, beside)
-            self._schedule_prefills(plan, budget, throttle)
+        plan = self._schedule(beside) if len(self.shares) < 2 else self._schedule_owners(beside)
         if self.pool.n_slots:  # a waiting sequence may have asked for a state before the end of this step
             plan = [(sequence, self.blocks.chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
         for sequence, _ in plan:
@@ -274,11 +286,23 @@ class Scheduler:
             self.check_invariants(plan)
         return plan
 
-    def _schedule_decodes(self) -> tuple[Plan, int]:
+    def _schedule(self, beside: int | PrefillThrottle | None) -> Plan:
+        """The plan of a step of one owner's sequences, without draft tokens."""
+        plan, budget = self._schedule_decodes(self.running, self.token_budget)
+        if self.waiting.n or len(plan) < len(self.running):
+            throttle = beside if plan and isinstance(beside, PrefillThrottle) else None
+            if throttle is not None:
+                throttle.begin(len(plan))
+            elif plan and isinstance(beside, int):
+                budget = min(budget, beside)
+            self._schedule_prefills(plan, budget, throttle)
+        return plan
+
+    def _schedule_decodes(self, sequences: list[Sequence], budget: int) -> tuple[Plan, int]:
         """One token of each decoding sequence, with those that it computes again; and what is left of the budget."""
-        plan, blocks, budget = [], self.blocks, self.token_budget
+        plan, blocks = [], self.blocks
         can_append = blocks.can_append
-        for sequence in list(self.running):
+        for sequence in list(sequences):
             n = len(sequence.tokens) - sequence.n_computed
             if n != 1 + sequence.n_recompute or n > budget or not sequence.running:
                 continue
@@ -299,7 +323,8 @@ class Scheduler:
                     throttle.take(n, sequence.n_computed)
         if self.preempting:
             plan[:] = [(sequence, n) for sequence, n in plan if sequence.running]
-        while budget > 0 and not self.preempting and (admitted := self._admit(budget, throttle)):
+        owner = next(iter(self.waiting.owners), None)
+        while budget > 0 and not self.preempting and (admitted := self._admit(budget, throttle, owner)):
             n = self._share(admitted, budget, throttle)
             if not n:  # it begins deep in its prompt, by the prefix cache, where not even one more token fits
                 break
@@ -307,6 +332,94 @@ class Scheduler:
             budget -= n
             if throttle is not None and n > 1:  # a single token costs what one of a decoding sequence does
                 throttle.take(n, admitted.n_computed)
+
+    def _schedule_owners(self, beside: int | PrefillThrottle | None) -> Plan:
+        """`_schedule` where sequences have several owners.
+
+        Prompts of the owner that had least go first, and the step is its. Each other owner has no more work done in it
+        than they take: of its decoding sequences as many as that allows, then of its prompts. A step after one that
+        left decoding sequences out has all of them.
+        """
+        rows = [sequence for sequence in self.running if sequence.is_decoding]
+        order = self.shares.order({*self.waiting.owners, *(s.owner for s in self.running if not s.is_decoding)})
+        throttle = beside if rows and order and isinstance(beside, PrefillThrottle) else None
+        if throttle is not None:
+            had = [self.shares.work(sequence.owner) for sequence in rows if sequence.owner != order[0]]
+            throttle.begin(len(rows), equal=bool(had) and self.shares.work(order[0]) <= min(had))
+        budget = max(1, self.token_budget - len(rows))
+        if rows and isinstance(beside, int):
+            budget = min(budget, beside)
+        prompts: Plan = []
+        first, starts = None, True
+        while order and not prompts:
+            first = order.pop(0)
+            starts = self._schedule_prompts(prompts, first, budget, math.inf, throttle, starts=starts, leads=True)
+        work = math.inf
+        if prompts:
+            work = STEP_WORK + sum(prompt_work(n, s.n_computed) for s, n in prompts)
+            self.shares.charge(first, STEP_WORK)
+        row_work = 1.0 if throttle is None else throttle.row_work
+        plan = self._schedule_rows(rows, first, work / row_work, self.token_budget - _n_tokens(prompts))
+        if throttle is not None:
+            throttle.beside(len(plan))
+        for owner in order:
+            left = work - row_work * sum(s.owner == owner for s, _ in plan)
+            starts = self._schedule_prompts(prompts, owner, budget - _n_tokens(prompts), left, throttle, starts=starts)
+        if self.preempting:
+            plan, prompts = _running(plan), _running(prompts)
+        for sequence, n in plan:
+            self.shares.charge(sequence.owner, row_work * n)
+        for sequence, n in prompts:
+            self.shares.charge(sequence.owner, prompt_work(n, sequence.n_computed))
+        return plan + prompts
+
+    def _schedule_prompts(
+        self, plan: Plan, owner: Hashable, budget: int, work: float, throttle: PrefillThrottle | None, *, starts: bool,
+        leads: bool = False,
+    ) -> bool:  # fmt: skip
+        """Adds chunks of an owner's prompts, of so much work at most; whether other owners' may start in this step.
+
+        starts: whether its own may. leads: whether they may take places and blocks of other owners.
+        """
+        running = iter([s for s in self.running if s.owner == owner and not s.is_decoding])
+        yielded = admitted = False
+        n = 1
+        while budget > 0 and work > 0 and (n or not admitted):
+            sequence = next((s for s in running if s.running), None)
+            if sequence is None:
+                if not starts or self.preempting:
+                    break
+                sequence, admitted = self._admit(budget, throttle, owner, leads=leads), True
+                yielded, self.preempting = yielded or self.preempting, False
+                if sequence is None:
+                    break
+            depth = sequence.n_computed
+            most = budget if work == math.inf else min(budget, int(work / prompt_work(1, depth)))
+            n = self._share(sequence, most, throttle)
+            if n > most and work < math.inf:
+                n = 0
+            if n and self._make_room(sequence, n):
+                plan.append((sequence, n))
+                budget -= n
+                work -= prompt_work(n, depth)
+                if throttle is not None and n > 1:  # a single token costs what one of a decoding sequence does
+                    throttle.take(n, depth)
+        self.preempting |= yielded
+        head = self.waiting.first(owner)
+        return starts and not yielded and (head is None or head.id != self._stuck[0])
+
+    def _schedule_rows(self, rows: list[Sequence], first: Hashable, most: float, budget: int) -> Plan:
+        """The plan of decoding sequences: all of the owner `first`, and `most` of each other one."""
+        counts: Counter[Hashable] = Counter()
+        chosen = []
+        for sequence in rows:
+            counts[sequence.owner] += 1
+            if self._left_out or sequence.owner == first or counts[sequence.owner] <= most:
+                chosen.append(sequence)
+            else:
+                del sequence.draft_tokens[:]
+        self._left_out = len(chosen) < len(rows)
+        return self._schedule_decodes(chosen, budget)[0]
 
     def _schedule_drafts(self, plan: Plan) -> None:
         """Adds the draft tokens of decoding sequences, cut to what there is of budget and room."""
@@ -356,7 +469,7 @@ class Scheduler:
             if len(self.running) == 1:
                 self.blocks.reclaim_blocks(sequence, n)
                 return self.blocks.extend(sequence, n)
-            victim = self.running[-1]
+            victim = yielding.victim(self.running, len(self.shares))
             self._preempt(victim)
             if victim is sequence:
                 return False
@@ -379,10 +492,16 @@ class Scheduler:
         if sequence.slots is not None:
             self.pool.slots.free(sequence.slots.drop_spare())
 
-    def _admit(self, budget: int, throttle: PrefillThrottle | None) -> Sequence | None:
-        """Starts the first waiting sequence, if there is room for it."""
-        sequence = self.waiting.first()
-        if sequence is None or len(self.running) >= self.max_running:
+    def _admit(
+        self, budget: int, throttle: PrefillThrottle | None, owner: Hashable, *, leads: bool = False
+    ) -> Sequence | None:
+        """Starts the first waiting sequence of an owner, if there is room for it.
+
+        leads: other owners' sequences make room, of which theirs have more than this one's.
+        """
+        sequence = self.waiting.first(owner)
+        full = len(self.running) >= self.max_running
+        if sequence is None or (full and not leads):
             return None
         if not self._share(sequence, budget, throttle):
             return None
@@ -390,10 +509,17 @@ class Scheduler:
             return None  # nothing has changed for it
         if self.running and self._awaits_prefix(sequence):
             return None
+        if full:
+            share = max(1, self.max_running // len(self.shares))
+            if (other := yielding.place_yielder(self.running, owner, share)) is None:
+                return None
+            self._preempt(other)
         # One block for each running sequence, or the newcomer would soon be preempted for them.
-        if not self._start(sequence, reserve=len(self.running)):
-            self._stuck = (sequence.id, self.blocks.room)
-            return None
+        while not self._start(sequence, reserve=len(self.running)):
+            if not leads or (other := yielding.block_yielder(self.running, sequence)) is None:
+                self._stuck = (sequence.id, self.blocks.room)
+                return None
+            self._preempt(other)
         self.waiting.remove(sequence)
         sequence.running = True
         self.blocks.touch(sequence)
@@ -424,6 +550,8 @@ class Scheduler:
             return False
         tokens, known = sequence.tokens, -1
         for other in self.running:
+            if other.owner != sequence.owner:  # it may have to wait itself
+                continue
             if other.cache_key != sequence.cache_key or len(other.tokens) - other.n_computed <= PREFIX_WORTH_WAITING:
                 continue
             if known < 0:
@@ -461,3 +589,12 @@ class Scheduler:
         assert n <= self.token_budget or self.whole, "a step of more tokens than its budget"
         for sequence, n in plan:
             self.blocks.check_writable(sequence, n)
+
+
+def _n_tokens(plan: Plan) -> int:
+    return sum(n for _, n in plan)
+
+
+def _running(plan: Plan) -> Plan:
+    """A plan without sequences that were preempted since."""
+    return [(sequence, n) for sequence, n in plan if sequence.running]

@@ -58,6 +58,8 @@ class Sequence:
     slots: of recurrent states; None where the model has none, and before it was first queued.
     priority: higher goes first, 0 to MAX_PRIORITY.
     deadline: when it is to end, on the clock of `Scheduler.expired`.
+    owner: whose sequence it is: owners share the steps evenly (`OwnerShares`). None where there is but one.
+    yielded: whether it lost its blocks or its place to another owner's sequence; that happens once.
     queued, running, finished, preempted: its place in the scheduler; preempted says that it was running before.
     cancelled: whether `Scheduler.cancel` finished it.
     rank: its place in the queue and among running sequences, set by the waiting queue.
@@ -80,6 +82,7 @@ class Sequence:
         "n_recompute",
         "n_reserve",
         "n_source",
+        "owner",
         "path",
         "preempted",
         "priority",
@@ -91,6 +94,7 @@ class Sequence:
         "tokens",
         "untrusted",
         "weights",
+        "yielded",
     )  # fmt: skip
 
     def __init__(
@@ -128,6 +132,8 @@ class Sequence:
             raise ConfigError("deadline must be a number, or math.inf for none, not nan")
         self.deadline = deadline
         self.queued = self.running = self.finished = self.preempted = self.cancelled = False
+        self.yielded = False
+        self.owner: Hashable = None
         self.rank = (0, 0)
         self.handle = handle
 

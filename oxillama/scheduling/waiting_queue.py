@@ -1,8 +1,9 @@
 """Waiting queue: requests by priority and age, and their deadlines."""
 
 import heapq
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from oxillama.scheduling.sequence import Sequence
 
@@ -10,6 +11,7 @@ __all__ = [
     "AGEING_STEPS",
     "Deadlines",
     "WaitingQueue",
+    "WaitingQueues",
 ]
 
 # Steps of waiting that are worth one level of priority. So a request is overtaken at most by those that come within
@@ -24,16 +26,16 @@ class WaitingQueue:
     ended sequences are skipped when they come first: removing each would cost a walk of the heap.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Iterator[int]) -> None:
+        """`numbers`: of sequences in the order in which they came, of all queues of a scheduler."""
         self._heap: list[tuple[tuple[int, int], Sequence]] = []
-        self._n_added = 0
+        self._numbers = numbers
         self.n = 0
 
     def add(self, sequence: Sequence, step: int, beside: Sequence | None = None) -> None:
         """Adds a sequence behind those of its priority; or behind those that rank with `beside`, which came before."""
-        self._n_added += 1
         first = step - AGEING_STEPS * sequence.priority if beside is None else beside.rank[0]
-        sequence.rank = (first, self._n_added)
+        sequence.rank = (first, next(self._numbers))
         self.put_back(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
@@ -67,6 +69,60 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Sequence]:
         """In no particular order."""
         return (entry[1] for entry in self._heap if _waits(entry))
+
+
+class WaitingQueues:
+    """A waiting queue for each owner of sequences. n: sequences that wait in all of them."""
+
+    def __init__(self) -> None:
+        self._queues: dict[Hashable, WaitingQueue] = {}
+        self._numbers = itertools.count(1)
+        self.n = 0
+
+    @property
+    def owners(self) -> list[Hashable]:
+        """Owners of sequences that wait."""
+        return list(self._queues)
+
+    def n_of(self, owner: Hashable) -> int:
+        """Sequences of an owner that wait."""
+        queue = self._queues.get(owner)
+        return 0 if queue is None else queue.n
+
+    def add(self, sequence: Sequence, step: int, beside: Sequence | None = None) -> None:
+        """`WaitingQueue.add` to the queue of its owner."""
+        self._queue(sequence.owner).add(sequence, step, beside)
+        self.n += 1
+
+    def put_back(self, sequence: Sequence) -> None:
+        """Adds a sequence again at the place of its rank, as after a preemption."""
+        self._queue(sequence.owner).put_back(sequence)
+        self.n += 1
+
+    def remove(self, sequence: Sequence) -> None:
+        """Removes a waiting sequence."""
+        queue = self._queues[sequence.owner]
+        queue.remove(sequence)
+        self.n -= 1
+        if not queue.n:
+            del self._queues[sequence.owner]
+
+    def first(self, owner: Hashable = None) -> Sequence | None:
+        """The next sequence of an owner to start; None if none waits."""
+        queue = self._queues.get(owner)
+        return None if queue is None else queue.first()
+
+    def _queue(self, owner: Hashable) -> WaitingQueue:
+        if owner not in self._queues:
+            self._queues[owner] = WaitingQueue(self._numbers)
+        return self._queues[owner]
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """In no particular order."""
+        return itertools.chain.from_iterable(self._queues.values())
 
 
 class Deadlines:

@@ -69,10 +69,12 @@ def note(exchange: Exchange) -> int:
     seconds = time.perf_counter() - exchange.began
     tally, status = exchange.tally, 499 if exchange.gone else exchange.status
     method = exchange.method if exchange.method in METHODS else "other"  # a client could make up any number of them
-    service.metrics.ended(exchange.route, method, status, seconds)
-    for kind, n in (("prompt", tally.prompt_tokens), ("completion", tally.completion_tokens)):
-        if n:
-            service.metrics.used(exchange.key.name, kind, n)
+    for metrics in service.counts(exchange.key):
+        metrics.disconnects += exchange.gone
+        metrics.ended(exchange.route, method, status, seconds)
+        for kind, n in (("prompt", tally.prompt_tokens), ("completion", tally.completion_tokens)):
+            if n:
+                metrics.used(exchange.key.name, kind, n)
     if not log.isEnabledFor(logging.INFO):
         return status
     line: dict[str, Any] = {

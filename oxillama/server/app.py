@@ -87,7 +87,6 @@ class App:
             exchange.leave()
             service.open.discard(exchange)
             service.metrics.in_flight -= 1
-            service.metrics.disconnects += exchange.gone
             status = note(exchange)
             if tracing is not None and span is not None:
                 tracing.end(span, exchange, status)
@@ -99,6 +98,7 @@ class App:
             if exchange.method == "OPTIONS" and exchange.headers.get("origin") in self.service.config.cors_origin:
                 await exchange.answer(b"", "text/plain", 204)
                 return
+            await self.service.turns.take(exchange.key.owner)
             await self._router(scope, exchange.receive, exchange.send)
         except ClientGone:
             exchange.gone = True

@@ -86,8 +86,10 @@ class Run:
                 ids, options, self.outbox, name=name, index=len(self.requests), echo=echo
             )
 
-    def begin(self) -> None:
-        """Queues the requests. Raises what the engine raises for those that can't be served."""
+    def begin(self, owner: str) -> None:
+        """Queues the requests, which are this owner's. Raises what the engine raises for those that can't be served."""
+        for request in self.requests:
+            request.sequence.owner = owner
         self._call = Call(self.core, self.requests, self.outbox, self._bell)
 
     async def next(self) -> list[tuple[int, Chunk]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from oxillama._util.checks import check_int, nearest
@@ -19,6 +20,7 @@ __all__ = [
     "ANYONE",
     "Key",
     "Keys",
+    "anyone",
     "check_host",
     "check_origin",
     "cors_headers",
@@ -34,14 +36,39 @@ LIMITS = {"max_concurrent": (1, 1 << 20), "tpm": (1, 1 << 40)}
 
 @dataclass(frozen=True)
 class Key:
-    """A caller. max_concurrent: requests at a time; tpm: tokens a minute, prompts included; None: no limit."""
+    """A caller. max_concurrent: requests at a time; tpm: tokens a minute, prompts included; None: no limit.
+
+    is_admin: whether it is an administrator's. peer: address of a caller without a key.
+    """
 
     name: str
     max_concurrent: int | None = None
     tpm: int | None = None
+    is_admin: bool = False
+    peer: str = ""
+
+    @property
+    def owner(self) -> str:
+        """Whose requests share places, threads and steps: a key's, or those of an address where there is no key."""
+        return f"admin {self.name}" if self.is_admin else f"peer {self.peer}" if self.peer else f"key {self.name}"
 
 
-ANYONE = Key("-")  # of a server without keys
+ANYONE = Key("-")  # of a server without keys, over a Unix socket
+
+
+def anyone(client: tuple[str, int] | None) -> Key:
+    """The caller without a key at an address; of IPv6 all addresses of one network (/64) are one."""
+    if not client or not client[0]:
+        return ANYONE
+    try:
+        address = ipaddress.ip_address(client[0].partition("%")[0])
+    except ValueError:  # the name of a test's client
+        return Key("-", peer=client[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None and not address.is_loopback:
+            return Key("-", peer=str(ipaddress.ip_network((int(address), 64), strict=False)))
+        address = address.ipv4_mapped or address
+    return Key("-", peer=str(address))
 
 
 class Keys:
@@ -86,7 +113,8 @@ def read_keys(path: str) -> dict[bytes, Key]:
             raise ConfigError(f"{place} must be NAME:KEY, with a key of at least 8 characters, and limits")
         if digest_of(key) in found or any(name == other.name for other in found.values()):
             raise ConfigError(f"{place}: this name or key came before")
-        found[digest_of(key)] = Key(name, **_limits(place, words[1:]))
+        limits = _limits(place, words[1:])
+        found[digest_of(key)] = Key(name, limits.get("max_concurrent"), limits.get("tpm"))
     if not found:
         raise ConfigError(f"the key file {path} has no keys")
     return found
@@ -109,7 +137,7 @@ def keys_of(config: ServerConfig) -> tuple[Keys, Keys]:
     if config.api_key:
         users[digest_of(config.api_key)] = Key("default")
     admins = read_keys(config.admin_key_file) if config.admin_key_file else {}
-    return Keys(users), Keys(admins)
+    return Keys(users), Keys({digest: replace(key, is_admin=True) for digest, key in admins.items()})
 
 
 def given_key(headers: Mapping[str, str]) -> str | None:

@@ -89,7 +89,7 @@ class ServerConfig:
     share_prefix_cache: bool = setting(False, "let keys share the KV of common beginnings")
     lenient: bool = setting(False, "leave out misspelt fields, too, and take values beyond the API's ranges")
     strict: bool = setting(False, "refuse what else would be left out, to test clients")
-    public_metrics: bool = setting(False, "let /metrics be read without a key")
+    public_metrics: bool = setting(False, "let /metrics, of all keys, be read without a key")
     ui: bool = setting(True, "the page at /")
     docs: bool = setting(True, "/openapi.json and /docs")
     tls_cert: str | None = setting(None, "certificate chain", metavar="FILE")

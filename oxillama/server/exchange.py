@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from oxillama.server.auth import ANYONE, Key, cors_headers
+from oxillama.server.auth import ANYONE, Key, anyone, cors_headers
 from oxillama.server.bodies import parse_body, read_body, unpacked
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.kinds import Reading, Record
@@ -67,7 +67,7 @@ class Exchange:
         self.path = scope["path"].removeprefix(scope.get("root_path", ""))  # of a mounted application
         given = self.headers.get("x-request-id", "")
         self.id = given if _ID.fullmatch(given) else new_id("req_")
-        self.key: Key = ANYONE
+        self.key: Key = anyone(scope.get("client"))
         self.is_admin = False
         self.began = time.perf_counter()
         self.tally = Tally()
@@ -99,8 +99,8 @@ class Exchange:
         return "application/json" if self.ollama and not from_page else self.headers.get("content-type", "")
 
     async def elsewhere(self, make: Callable[[], T]) -> T:
-        """make(), in another thread, of which a key has half at most."""
-        return await self.service.elsewhere(make, self.key.name)
+        """make(), in another thread, when it is its key's turn."""
+        return await self.service.elsewhere(make, self.key.owner)
 
     # ---- what came
 
@@ -157,7 +157,8 @@ class Exchange:
             self.status = message["status"]
             if self.reading.left_out:
                 self.extra["X-Oxillama-Left-Out"] = self.reading.header
-                self.service.left_out.note(self.key.name, self.scope.get("client"), self.reading.left_out.values())
+                client = self.key.name if self.key.name != ANYONE.name else (self.scope.get("client") or ("-", 0))[0]
+                self.service.left_out.note(client, self.reading.left_out.values(), self.service.counts(self.key))
             extra = {
                 "x-request-id": self.id,
                 **self.service.gate.limits(self.key),
@@ -186,7 +187,8 @@ class Exchange:
 
     async def refuse(self, error: ApiError) -> None:
         """Sends an error. Raises ClientGone if an answer has begun."""
-        self.service.metrics.refused(error.code)
+        for metrics in self.service.counts(self.key):
+            metrics.refused(error.code)
         self.tally.finish_reason = error.code
         if self.status:
             raise ClientGone

@@ -83,7 +83,7 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Run]) -
                 note_cut(exchange, made)
                 run, exchange.place = made, place
                 tally.max_tokens = run.ask.options.get("max_tokens")
-                run.begin()
+                run.begin(exchange.key.owner)
                 yield run
             finally:
                 if run is not None:

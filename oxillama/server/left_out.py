@@ -18,18 +18,17 @@ MOST_KINDS = 256  # that are counted by name
 class LeftOut:
     """Kinds of fields and parts that requests asked for and didn't get. Names only, never what was in them."""
 
-    def __init__(self, metrics: ServerMetrics) -> None:
-        self._metrics = metrics
+    def __init__(self) -> None:
         self._seen: set[tuple[str, str]] = set()
         self._kinds: set[str] = set()
 
-    def note(self, key: str, peer: tuple[str, int] | None, kinds: Iterable[str]) -> None:
-        """Counts what one answer was given without. key: name of the client's key. peer: its address."""
-        client = key if key != "-" or peer is None else peer[0]
+    def note(self, client: str, kinds: Iterable[str], counts: Iterable[ServerMetrics]) -> None:
+        """Counts what one answer was given without, in each of `counts`. client: name of its key, or its address."""
         for kind in kinds:
             if len(self._kinds) < MOST_KINDS:
                 self._kinds.add(kind)
-            self._metrics.left_out(kind if kind in self._kinds else "other")
+            for metrics in counts:
+                metrics.left_out(kind if kind in self._kinds else "other")
             if (client, kind) not in self._seen and len(self._seen) < MOST_CLIENTS:
                 self._seen.add((client, kind))
                 log.info("left out of requests of %s: %s", client, kind)

@@ -15,20 +15,19 @@ __all__ = ["Gate", "Place"]
 
 MINUTE = 60.0
 MAX_RETRY = 60
-QUANTUM = 512  # tokens that a waiting key is given in a round
 
 
 class _Use:
-    """What one key has under way and used.
+    """What one owner has under way and used.
 
-    credit: tokens that it may still have before others' turns. expected: tokens that its requests under way may take.
+    n_open, n_running: its requests that have a place or wait for one, and that have one. expected: tokens that they may
+    take.
     """
 
-    __slots__ = ("credit", "expected", "n_open", "tokens", "waiting")
+    __slots__ = ("expected", "n_open", "n_running", "tokens", "waiting")
 
     def __init__(self) -> None:
-        self.credit = self.expected = 0
-        self.n_open = 0
+        self.expected = self.n_open = self.n_running = 0
         self.waiting: deque[asyncio.Future[None]] = deque()
         self.tokens: deque[tuple[float, int]] = deque()  # (when, how many) of the last minute
 
@@ -37,12 +36,12 @@ _NONE = _Use()
 
 
 class Gate:
-    """Lets `max_running` requests through at a time; keys take turns, and none has more than half of the queue.
+    """Lets `max_running` requests through at a time, and shares places and queue among owners: keys, or addresses.
 
-    Turns are those of deficit round robin (Shreedhar and Varghese, 1995) by tokens: each round gives every waiting key
-    as many, and a key whose requests took more than it was given lets others go first. What a request takes is known
-    at its end, and paid then. While no request waits nothing is owed: what a key took then it took from none, and debts
-    end with the queue. While requests wait a key keeps its debt, also where it has nothing under way.
+    An owner may use what the others leave free. Where that is nothing, its share is let through all the same, or waits,
+    beyond `max_running` and `max_queue`; owners that have more than their share get no more until they have less. So an
+    owner finds a place whatever another one sends. The next place goes to the owner that has the fewest. Steps and
+    memory of a model are shared by its scheduler.
 
     running: requests that are through. waiting: those that are not.
     """
@@ -50,22 +49,22 @@ class Gate:
     def __init__(self, max_running: int, max_queue: int, queue_timeout: float) -> None:
         self._max_running, self._max_queue, self._timeout = max_running, max_queue, queue_timeout
         self._uses: dict[str, _Use] = {}
-        self._order: deque[str] = deque()  # keys with waiting requests; the first has the next turn
+        self._order: deque[str] = deque()  # owners with waiting requests; of those with as few places the first is next
         self._ended: deque[float] = deque(maxlen=256)
+        self._n_owners = 0  # with something open
         self.running = self.waiting = 0
 
     def enter(self, key: Key) -> Place:
         """A place for one request. Raises ApiError if the queue is full, or the key has used what it may."""
-        use = self._uses.setdefault(key.name, _Use())
+        use = self._uses.get(key.owner) or _Use()
         if key.max_concurrent is not None and use.n_open >= key.max_concurrent:
             raise self._limited(f"the key {key.name} has {use.n_open} requests under way, as many as it may", 1)
         if key.tpm is not None:
             self._check_tokens(key, key.tpm, use, use.expected)
-        full = self.waiting >= self._max_queue
-        alone = all(other is use or not other.n_open for other in self._uses.values())
-        if self.running >= self._max_running and (
-            full or (not alone and len(use.waiting) >= max(1, self._max_queue // 2))
-        ):
+        n_owners = self._n_owners + (not use.n_open)
+        waits = self.running >= self._max_running and use.n_running >= max(1, self._max_running // n_owners)
+        share = -(-self._max_queue // n_owners)
+        if waits and self.waiting >= self._max_queue and len(use.waiting) >= share:
             raise self._limited(f"{self.waiting} requests wait already", self.retry_after(), "queue_full")
         return Place(self, key)
 
@@ -95,15 +94,12 @@ class Gate:
 
     def spend(self, key: Key, n_tokens: int) -> None:
         """Counts tokens of a request that is through, at its end."""
-        use = self._uses[key.name]
-        if self._order:
-            use.credit -= n_tokens
         if key.tpm is not None:
-            use.tokens.append((time.monotonic(), n_tokens))
+            self._uses[key.owner].tokens.append((time.monotonic(), n_tokens))
 
     def limits(self, key: Key) -> dict[str, str]:
         """Headers that say what a key may use and has left: tokens of a minute, and requests at a time."""
-        use = self._uses.get(key.name, _NONE)
+        use = self._uses.get(key.owner, _NONE)
         found: dict[str, str] = {}
         if key.tpm is not None:
             since = time.monotonic() - MINUTE
@@ -121,22 +117,22 @@ class Gate:
         return found
 
     async def _begin(self, key: Key) -> None:
-        use = self._uses.setdefault(key.name, _Use())
+        use = self._uses.setdefault(key.owner, _Use())
+        self._n_owners += not use.n_open
         use.n_open += 1
+        if not use.waiting and self._has_place(use):
+            self._let(use)
+            return
         try:
-            if self.running < self._max_running and not self.waiting:
-                self.running += 1
-                return
-            await self._wait(key.name, use)
+            await self._wait(key.owner, use)
         except BaseException:
-            use.n_open -= 1
-            self._forget(key.name, use)
+            self._leave(key.owner, use)
             raise
 
-    async def _wait(self, name: str, use: _Use) -> None:
+    async def _wait(self, owner: str, use: _Use) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not use.waiting:
-            self._order.append(name)
+            self._order.append(owner)
         use.waiting.append(turn)
         self.waiting += 1
         try:
@@ -145,64 +141,64 @@ class Gate:
         except BaseException as error:
             if turn.done() and not turn.cancelled():  # it was through already
                 self.running -= 1
-                self._next()
+                use.n_running -= 1
             elif turn in use.waiting:
                 use.waiting.remove(turn)
                 self.waiting -= 1
                 if not use.waiting:
-                    self._order.remove(name)
+                    self._order.remove(owner)
             if isinstance(error, TimeoutError):
                 text = f"it waited {self._timeout:g} s for its turn"
                 raise ApiError(503, "queue_timeout", text, headers={"Retry-After": str(self.retry_after())}) from None
             raise
 
     def _end(self, key: Key) -> None:
-        use = self._uses[key.name]
-        use.n_open -= 1
+        use = self._uses[key.owner]
+        use.n_running -= 1
         self.running -= 1
         self._ended.append(time.monotonic())
+        self._leave(key.owner, use)
+
+    def _leave(self, owner: str, use: _Use) -> None:
+        """A request of an owner is gone: what it leaves free is for those that wait."""
+        use.n_open -= 1
+        if not use.n_open:
+            self._n_owners -= 1
+            if not use.tokens:
+                self._uses.pop(owner, None)
         self._next()
-        if self._order:
-            self._forget(key.name, use)
-            return
-        for name, other in list(self._uses.items()):
-            other.credit = 0
-            self._forget(name, other)
 
     def _expect(self, key: Key, n_tokens: int) -> None:
-        use = self._uses[key.name]
+        use = self._uses[key.owner]
         if key.tpm is not None:
             self._check_tokens(key, key.tpm, use, use.expected)
         use.expected += n_tokens
 
+    def _has_place(self, use: _Use) -> bool:
+        """Whether a request of an owner can be let through: where a place is free, or the owner has less than its
+        share of them."""
+        share = max(1, self._max_running // self._n_owners)
+        return self.running < self._max_running or use.n_running < share
+
+    def _let(self, use: _Use) -> None:
+        self.running += 1
+        use.n_running += 1
+
     def _next(self) -> None:
-        """Lets waiting requests through, one of each key in turn that has credit."""
-        while self.running < self._max_running and self._order:
-            name = self._turn()
-            use = self._uses[name]
+        """Lets waiting requests through, each time one of the owner that has the fewest places."""
+        while self._order:
+            owner = min(self._order, key=lambda one: self._uses[one].n_running)
+            use = self._uses[owner]
+            if not self._has_place(use):
+                return
+            self._order.remove(owner)
             turn = use.waiting.popleft()
             if use.waiting:
-                self._order.append(name)
-            else:
-                use.credit = min(use.credit, 0)
+                self._order.append(owner)
             self.waiting -= 1
             if not turn.done():  # else it was cancelled, and leaves by itself
-                self.running += 1
+                self._let(use)
                 turn.set_result(None)
-
-    def _turn(self) -> str:
-        """Takes the key out of the order whose turn it is, after as many rounds as give one of them credit."""
-        most = max(self._uses[name].credit for name in self._order)
-        if most <= 0:
-            for name in self._order:
-                self._uses[name].credit += QUANTUM * (-most // QUANTUM + 1)
-        while self._uses[self._order[0]].credit <= 0:
-            self._order.rotate(-1)
-        return self._order.popleft()
-
-    def _forget(self, name: str, use: _Use) -> None:
-        if not use.n_open and not use.tokens and (use.credit >= 0 or not self._order):
-            self._uses.pop(name, None)
 
 
 class Place:
@@ -229,7 +225,7 @@ class Place:
             self._gate.spend(self._key, n_tokens)
 
     def _settle(self) -> None:
-        self._gate._uses[self._key.name].expected -= self._expected
+        self._gate._uses[self._key.owner].expected -= self._expected
         self._expected = 0
 
     async def __aenter__(self) -> Place:

@@ -53,6 +53,8 @@ async def computed(
                 n_tokens = sum(request.n_prompt for request in requests)
                 place.expect(n_tokens)
                 tally.prompt_tokens = n_tokens
+                for request in requests:
+                    request.sequence.owner = exchange.key.owner
                 call = Call(core, requests, outbox, bell)
                 async with asyncio.timeout(service.config.request_timeout):
                     await call.finish()

@@ -9,18 +9,18 @@ import json
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError
-from oxillama.server.auth import keys_of
+from oxillama.server.auth import ANYONE, Key, keys_of
 from oxillama.server.config import ServerConfig
 from oxillama.server.left_out import LeftOut
 from oxillama.server.limits import Gate
 from oxillama.server.metrics import ServerMetrics
 from oxillama.server.models import Models
+from oxillama.server.owner_threads import LoopTurns, OwnerThreads
 from oxillama.server.residence import Residence
 
 __all__ = ["Service"]
@@ -37,6 +37,7 @@ class Underway(Protocol):
     """
 
     id: str
+    key: Key
     task: asyncio.Task[Any] | None
     ended: bool
 
@@ -51,7 +52,7 @@ class Service:
     """Models, keys and limits of one server.
 
     secret: of this process; with it, what a key's requests have in the prefix cache is marked. draining: no further
-    requests are taken. open: exchanges that are under way.
+    requests are taken. open: exchanges that are under way. turns: in which requests begin.
     """
 
     def __init__(self, models: Models, config: ServerConfig) -> None:
@@ -60,22 +61,36 @@ class Service:
         self.residence = Residence(models)
         self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
-        self.left_out = LeftOut(self.metrics)
+        self._own_metrics: dict[str, ServerMetrics] = {}  # by owner
+        self.left_out = LeftOut()
         self.secret = os.urandom(32)
         if config.tool_format not in (None, "text", "none"):
             find_format(config.tool_format)  # raises for a name of none
         self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False
         self.open: set[Underway] = set()
-        self._preparing: dict[str, asyncio.Semaphore] = {}  # by the names of keys
-        self._threads = ThreadPoolExecutor(THREADS, "oxillama-prepare")
+        self.turns = LoopTurns()
+        self._threads = OwnerThreads(THREADS, "oxillama-prepare")
 
-    async def elsewhere(self, make: Callable[[], T], key: str) -> T:
-        """make(), in another thread. Of several keys, none has more than half of the threads at a time."""
-        if len(self.keys) < 2:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, make)
-        async with self._preparing.setdefault(key, asyncio.Semaphore(THREADS // 2)):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+    def counts(self, key: Key) -> tuple[ServerMetrics, ...]:
+        """Metrics in which a request of this key counts: those of the server, and the key's own."""
+        if key.name == ANYONE.name:
+            return (self.metrics,)
+        return self.metrics, self._own_metrics.setdefault(key.owner, ServerMetrics())
+
+    def own_metrics(self, key: Key) -> ServerMetrics | None:
+        """What a key sees of the metrics: its own counts. None: all of them, for administrators, where they are public,
+        and where there is no other key."""
+        alone = len(self.keys) == 1 and not self.admins
+        if key.is_admin or self.config.public_metrics or not self.keys or alone:
+            return None
+        own = self._own_metrics.setdefault(key.owner, ServerMetrics())
+        own.in_flight = sum(one.key.owner == key.owner for one in self.open)
+        return own
+
+    async def elsewhere(self, make: Callable[[], T], owner: str) -> T:
+        """make(), in another thread, which owners share."""
+        return await asyncio.wrap_future(self._threads.submit(make, owner))
 
     def salt_of(self, key: str, salt: str | None = None) -> str | None:
         """What only requests of one key, with one `cache_salt`, have; None: all share it."""
@@ -121,7 +136,7 @@ class Service:
     async def close(self) -> None:
         """Gives back threads and models."""
         self.residence.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         await self.models.close()
 
 

@@ -110,6 +110,7 @@ SERVED = st.fixed_dictionaries(
         "cache_prompt": st.sampled_from([True, True, True, False]),
     }
 )
+OWNERS = st.sampled_from([None, None, "a", "b"])  # of the requests of one call
 
 
 class Serving(RuleBasedStateMachine):
@@ -147,13 +148,14 @@ class Serving(RuleBasedStateMachine):
 
         scheduler.step = bounded
 
-    @rule(jobs=st.lists(st.tuples(PROMPTS, LENGTHS, SERVED), min_size=1, max_size=5))
-    def submit(self, jobs):
+    @rule(jobs=st.lists(st.tuples(PROMPTS, LENGTHS, SERVED), min_size=1, max_size=5), owner=OWNERS)
+    def submit(self, jobs, owner):
         for prompt, n, served in jobs:
             n = min(n, self.room - len(prompt) + 1)
             if n > 0:
                 outbox = ResultQueue(1)
                 request = recorded(factory_of(self.engine).request(prompt, options(max_tokens=n, **served), outbox))
+                request.sequence.owner = owner
                 self.tickets.append(self.core.submit([request]))
                 self.jobs.append((request, outbox, alone(self.name, prompt, n, served["seed"])))
 

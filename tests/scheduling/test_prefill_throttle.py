@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from oxillama.scheduling.prefill_throttle import (
     DECODE_STEPS,
     DEPTH,
+    EQUAL_STEPS,
     LEAST_CHUNK,
     MAX_DECODE_WAIT_MS,
+    MAX_ROW_WORK,
     USED_SHARE,
     PrefillThrottle,
 )
@@ -388,3 +390,46 @@ def test_prompts_of_one_token_in_every_step_dont_hold_up_a_longer_one():
     for s in (stream, prompt):
         scheduler.add_request(s)
     assert n_given(scheduler, throttle, prompt, [stream], 400, lambda: scheduler.add_request(sequence(1))) == 1000
+
+
+def test_prompts_of_another_owner_have_as_much_time_as_decoding_sequences():
+    """And don't wait for a step without prompts that is measured, but once in many."""
+    throttle = PrefillThrottle(512)
+    throttle.decodes.append((4, 2.0))
+    steps = []
+    for _ in range(3 * EQUAL_STEPS):
+        throttle.begin(4, equal=True)
+        n = throttle.fit(0)
+        steps.append(n)
+        if n:
+            throttle.take(n, 0)
+            throttle.observe(n, 2.0 + n * 0.01)
+        else:
+            throttle.decodes.append((4, 2.0))
+    assert steps.count(0) == 2
+    assert max(steps) == int((2.0 + MAX_DECODE_WAIT_MS / 1000) / 0.01)
+
+
+def test_time_of_a_decoding_sequence_in_tokens_of_a_prompt():
+    throttle = PrefillThrottle(512)
+    assert throttle.row_work == 1.0
+    throttle.begin(4)
+    throttle.decodes.append((4, 0.4))
+    assert throttle.row_work == 1.0
+    for seconds, work in ((0.02, 5.0), (0.2, 1.0), (1e-6, MAX_ROW_WORK)):
+        throttle.begin(0)
+        throttle._costs.clear()
+        throttle.take(16, 0)
+        throttle._decode_seconds = 0.0
+        throttle.observe(16, 16 * seconds)
+        assert throttle.row_work == pytest.approx(work)
+
+
+def test_fewer_decoding_sequences_than_were_expected_take_their_part():
+    throttle = PrefillThrottle(512)
+    throttle.decodes.append((8, 0.8))
+    throttle.begin(8, equal=True)
+    throttle.take(16, 0)
+    throttle.beside(2)
+    throttle.observe(16, 0.2 + 16 * 0.01)
+    assert throttle._seconds(0) == pytest.approx(0.01)

@@ -65,14 +65,15 @@ class Client:
     def call(self, method, path, body=b"", headers=None):
         return asyncio.run(self.acall(method, path, body, headers or {}))
 
-    async def acall(self, method, path, body, headers, *, leave_after=None, pieces=None):
-        """leave_after: messages of the answer after which the client leaves. pieces: the body as it comes."""
+    async def acall(self, method, path, body, headers, *, leave_after=None, pieces=None, peer="127.0.0.1"):
+        """leave_after: messages of the answer after which the client leaves. pieces: the body as it comes. peer: the
+        client's address."""
         known = {"host": "localhost", **self.headers, **headers}
         path, _, query = path.partition("?")
         scope = {
             "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
             "headers": [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in known.items()],
-            "root_path": "", "http_version": "1.1", "scheme": "http", "client": ("127.0.0.1", 1),
+            "root_path": "", "http_version": "1.1", "scheme": "http", "client": (peer, 1),
             "server": ("localhost", 80),
         }  # fmt: skip
         parts = pieces or [body]

@@ -282,6 +282,56 @@ def test_metrics_of_the_process(client, tmp_path):
     assert "process_open_fds" not in process_metrics(False, tmp_path)
 
 
+def metrics_of(client, key):
+    return client.get("/metrics", **({} if key is None else {"x-api-key": key})).body.decode()
+
+
+def test_a_key_sees_its_own_counts_alone(keyed):
+    for key in (KEY, "another-secret", "admin-secret"):
+        assert keyed.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, {"x-api-key": key}).status == 200
+    keyed.post("/v1/embeddings", {"input": "a"}, {"x-api-key": "another-secret"})
+    keyed.post("/v1/completions", {"prompt": "a", "max_tokens": -2}, {"x-api-key": "another-secret"})
+    text = metrics_of(keyed, KEY)
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
+    assert 'oxillama_http_requests_total{path="/v1/completions",method="POST",status="200"} 1' in samples
+    assert [line for line in samples if "key_tokens" in line and 'key="ann"' not in line] == []
+    assert 'oxillama_key_tokens_total{key="ann",kind="completion"} 1' in samples
+    assert "oxillama_http_in_flight 1" in samples
+    for word in ("bob", "root", "embeddings", "invalid_value", "model=", "process_"):
+        assert word not in text
+    assert 'status="400"' in metrics_of(keyed, "another-secret")
+    answer = keyed.get("/metrics", **{"x-api-key": KEY, "accept": "application/openmetrics-text"})
+    assert answer.body.endswith(b"# EOF\n")
+
+
+def test_administrators_see_all_counts(keyed):
+    for key in (KEY, "another-secret"):
+        keyed.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, {"x-api-key": key})
+    text = metrics_of(keyed, "admin-secret")
+    for word in ('key="ann"', 'key="bob"', 'model="tiny"', "process_cpu_seconds_total"):
+        assert word in text
+
+
+def test_an_administrators_counts_are_not_those_of_a_user_of_its_name(configured, tmp_path):
+    users, admins = tmp_path / "users", tmp_path / "admins"
+    users.write_text(f"ann:{KEY}\n")
+    admins.write_text("ann:admin-secret\n")
+    client = configured(api_key_file=str(users), admin_key_file=str(admins))
+    client.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, {"x-api-key": "admin-secret"})
+    assert "oxillama_key_tokens_total{" not in metrics_of(client, KEY)
+
+
+@pytest.mark.parametrize(("settings", "key"), [({"api_key": KEY}, KEY), ({}, None), ({"public_metrics": True}, None)])
+def test_all_counts_where_there_is_nobody_else_or_they_are_public(configured, settings, key):
+    assert 'model="tiny"' in metrics_of(configured(**settings), key)
+
+
+def test_clients_without_a_key_are_kept_no_count_of(keyed):
+    for key in (None, "wrong"):
+        assert keyed.get("/metrics", **({} if key is None else {"x-api-key": key})).status == 401
+    assert keyed.app.service._own_metrics == {}
+
+
 def test_metrics_that_none_reads_stay_small():
     metrics = ServerMetrics()
     for i in range(5000):

@@ -34,14 +34,17 @@ async def version(exchange: Exchange) -> None:
 
 
 async def metrics(exchange: Exchange) -> None:
-    """GET /metrics"""
+    """GET /metrics: of a key its own counts; all of them for administrators, and where there is one key alone."""
     service = exchange.service
     openmetrics = "application/openmetrics-text" in exchange.headers.get("accept", "")
+    end = "# EOF\n" if openmetrics else ""
+    if (own := service.own_metrics(exchange.key)) is not None:
+        await exchange.answer((own.text(openmetrics) + end).encode(), content_type(openmetrics))
+        return
     engines = {m.id: m.engine.engine for m in service.models.all.values() if m.engine is not None}
     snapshots = await asyncio.to_thread(lambda: {name: e.metrics_snapshot() for name, e in engines.items()})
     text = merged(snapshots, openmetrics=openmetrics) + service.metrics.text(openmetrics) + process_metrics(openmetrics)
-    text += "# EOF\n" if openmetrics else ""
-    await exchange.answer(text.encode(), content_type(openmetrics))
+    await exchange.answer((text + end).encode(), content_type(openmetrics))
 
 
 async def models(exchange: Exchange) -> None:
