@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from oxillama._util.checks import nearest
 from oxillama._util.text_files import read_text
+from oxillama._util.threads import in_thread
 from oxillama.chat.template import ChatTemplate
 from oxillama.chat.tool_display import answer_format
 from oxillama.config import SamplerConfig, field_names
@@ -136,7 +137,7 @@ class Models:
                 return
             model.state = "loading"
             try:
-                engine, draft = await asyncio.to_thread(loaded_with_draft, model.load, model.load_draft)
+                engine, draft = await in_thread(loaded_with_draft, model.load, model.load_draft)
                 model.draft = draft or model.draft
                 self._loaded(model, AsyncEngine(engine))
             except (OxiLlamaError, OSError, MemoryError) as error:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
+from oxillama._util.threads import starting
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError
@@ -73,8 +74,12 @@ class Service:
     async def elsewhere(self, make: Callable[[], T], key: str) -> T:
         """make(), in another thread. Of several keys, none has more than half of the threads at a time."""
         if len(self.keys) < 2:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+            return await self._in_pool(make)
         async with self._preparing.setdefault(key, asyncio.Semaphore(THREADS // 2)):
+            return await self._in_pool(make)
+
+    async def _in_pool(self, make: Callable[[], T]) -> T:
+        with starting("a thread of the server"):
             return await asyncio.get_running_loop().run_in_executor(self._threads, make)
 
     def salt_of(self, key: str, salt: str | None = None) -> str | None:

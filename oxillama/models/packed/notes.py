@@ -70,8 +70,11 @@ def digests(parts: Sequence[NDArray[np.uint8]], num_threads: int) -> list[bytes]
         release_pages(part)
         return found
 
-    with ThreadPoolExecutor(max(1, num_threads), "oxillama-digest") as pool:
-        return list(pool.map(one, parts))
+    try:
+        with ThreadPoolExecutor(max(1, num_threads), "oxillama-digest") as pool:
+            return list(pool.map(one, parts))
+    except RuntimeError:  # no thread can start
+        return list(map(one, parts))
 
 
 def whole_digest(data: NDArray[np.uint8], num_threads: int) -> bytes:
