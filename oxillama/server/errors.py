@@ -161,7 +161,8 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
         case ThreadStartError():
             return ApiError(503, "no_thread", "the server can start no thread now", headers={"Retry-After": "1"})
         case EngineClosedError() | ModelFileError():
-            return ApiError(503, "engine_failed", f"the model can't be used: {error}", headers={"Retry-After": "60"})
+            why = "it was closed" if isinstance(error, EngineClosedError) else "its file was changed or can't be read"
+            return ApiError(503, "engine_failed", f"the model can't be used: {why}", headers={"Retry-After": "60"})
     return None
 
 
