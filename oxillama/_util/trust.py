@@ -14,8 +14,8 @@ MAX_LINKS = 40  # as Linux follows
 
 
 def owner_fault(info: os.stat_result, owners: Collection[int] = ()) -> str | None:
-    """Who else could have written a file or folder; None if only its user, who is this process's, root, or of `owners`,
-    can."""
+    """What lets others write a file or folder; None if it is of this process's user, of root or of one of `owners`, and
+    no other user can write to it."""
     if info.st_uid not in (os.geteuid(), 0, *owners):
         return f"it belongs to another user (uid {info.st_uid})"
     if info.st_mode & OTHERS:
@@ -26,9 +26,9 @@ def owner_fault(info: os.stat_result, owners: Collection[int] = ()) -> str | Non
 def folder_fault(path: str | os.PathLike[str]) -> str | None:
     """Why others could put files into a folder, or another folder into its place; None if they can't.
 
-    The folder itself is of this user, or of root, and nobody else can write to it; neither can anybody to those on the
-    way to it, but for folders as /tmp, where what is there is its owner's alone, and those of the user's own group.
-    Raises OSError if it can't be looked at.
+    The folder is of this user or of root, and no other user can write to it, nor to the folders on the way to it, but
+    for folders as /tmp, in which users can replace only what is theirs, and those of the user's own group. Raises
+    OSError if it can't be looked at.
     """
     fault = owner_fault(os.stat(path))
     if fault is not None:
@@ -61,7 +61,7 @@ def _on_the_way(path: str) -> Iterator[str]:
 
 
 def _for_own_group(info: os.stat_result) -> bool:
-    """Whether those who may write are a group that has the user's name, and the user alone."""
+    """Whether only a group can write, which has the user's name and no other member."""
     if info.st_mode & stat.S_IWOTH:
         return False
     with suppress(ImportError, KeyError):

@@ -72,7 +72,7 @@ class Cache:
                 fault = folder_fault(place)
                 if fault is not None:
                     raise LoadError(
-                        f"{place}: packed weights are kept where nobody else can write, and here {fault}; set "
+                        f"{place}: packed weights are kept where no other user can write, and here {fault}; set "
                         "OXILLAMA_CACHE to a folder of your own, or give packed the path of a file that `oxillama "
                         "pack` made"
                     )

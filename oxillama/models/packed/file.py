@@ -30,7 +30,7 @@ class PackedFile:
     """
 
     def __init__(self, path: Path, owners: Collection[int] | None = None) -> None:
-        """owners: users who may have written it, beside this one and root; None: whoever has.
+        """owners: users that may have written it, beside this one and root; None: any user may.
 
         Raises ModelNotFoundError if it can't be read, PackedFileError if it is none, cut off or damaged, or if others
         could have written it.

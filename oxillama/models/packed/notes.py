@@ -112,7 +112,7 @@ class Notes:
         return found if len(found) == DIGEST_BYTES else None
 
     def _is_private(self) -> bool:
-        """Whether nobody else can write notes: of one that is made up, another file would be taken for known. Raises
+        """Whether no other user can write notes: of one that is made up, another file would be taken for known. Raises
         OSError."""
         assert self._folder is not None
         return folder_fault(self._folder) is None and folder_fault(self._folder.parent) is None

@@ -130,7 +130,7 @@ def _named(file: GGUFFile, path: Path, num_threads: int, weights: Weights) -> Pa
 
 
 def _owners(file: GGUFFile) -> set[int]:
-    """Users who could change the model itself: they may have packed it."""
+    """Owners of the model itself: they may have packed it."""
     return {os.fstat(shard.source.fd).st_uid for shard in file.shards if shard.source is not None}
 
 
@@ -193,7 +193,7 @@ def _made(path: Path, write: Callable[[Callable[[int], object]], None]) -> Packe
 
 
 def _of_cache(cache: Cache, key: str) -> PackedFile:
-    """The file of a key, which nobody else could have written. Raises what `PackedFile` raises, LoadError for a cache
+    """The file of a key, which no other user could have written. Raises what `PackedFile` raises, LoadError for a cache
     that others can write to."""
     cache.check()
     path = cache.path_of(key)
