@@ -142,13 +142,13 @@ class Models:
         async with model.lock:
             if model.state in ("ready", "failed") or model.load is None:
                 return
-            model.state = "loading"
+            model.state, stamp = "loading", stamp_of(model.path)
             try:
                 engine, draft = await in_thread(loaded_with_draft, model.load, model.load_draft)
                 model.draft = draft or model.draft
                 self._loaded(model, AsyncEngine(engine))
             except (OxiLlamaError, OSError, MemoryError) as error:
-                model.state, model.failed_with = "failed", stamp_of(model.path)
+                model.state, model.failed_with = "failed", stamp
                 if isinstance(error, ThreadStartError) and not model.at_start:
                     model.state = "idle"  # once more, when there may be threads again
                     raise
@@ -193,6 +193,7 @@ class Models:
     def look_at_files(self) -> None:
         """Notes models whose files were cut or written since they were loaded: they can't be used any more."""
         for model in self.all.values():
+            self._try_again(model)
             if model.state == "ready" and model.engine is not None:
                 fault = file_fault(model.engine.engine, model.draft)
                 if fault is not None:
@@ -210,7 +211,7 @@ class Models:
         the next request, any other has failed."""
         if model.state != "ready" or model.engine is None:
             return
-        again = model.load is not None and (not model.at_start or self._config.idle_unload > 0)
+        again = self._comes_back(model)
         model.state, model.fault, model.facts = "idle" if again else "failed", fault, None
         remedy = "the next request loads it again" if again else "it answers no more until it is loaded again"
         log.error("the model %s can't be used any more: %s %s", model.id, fault, f"({remedy})")
@@ -218,6 +219,15 @@ class Models:
             task = asyncio.ensure_future(self._close(model))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
+
+    def _comes_back(self, model: ServedModel) -> bool:
+        """Whether a request loads a model that isn't in memory."""
+        return model.load is not None and (not model.at_start or self._config.idle_unload > 0)
+
+    def _try_again(self, model: ServedModel) -> None:
+        """The next request loads a model that could not be loaded, if its file is another one now."""
+        if model.state == "failed" and self._comes_back(model) and model.failed_with != stamp_of(model.path):
+            model.state = "idle"
 
     def without_paths(self, text: str) -> str:
         """A message for clients, which learn nothing of the server's folders."""
@@ -231,7 +241,10 @@ class Models:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model that loads at start is loaded, or was, and left memory since it idled."""
+        """Whether every model that loads at start is loaded, or was, and left memory since it idled; and none that was
+        lost can't be loaded again."""
+        if any(model.state == "failed" and model.fault is not None for model in self.all.values()):
+            return False
         started = (model for model in self.all.values() if model.at_start)
         return all(model.state == "ready" or (model.state == "idle" and model.used_at > 0) for model in started)
 
@@ -264,8 +277,7 @@ class Models:
         """`find`, of a model that is loaded, which one that loads on demand is then. Raises ApiError otherwise."""
         chosen = self.find(name)
         model = chosen.model
-        if model.state == "failed" and not model.at_start and model.failed_with != stamp_of(model.path):
-            model.state = "idle"  # its file is another one now
+        self._try_again(model)
         if model.state in ("idle", "loading") and model.load is not None:
             model.n_open += 1  # so that it isn't unloaded for another one before it has answered
             try:

@@ -80,13 +80,12 @@ def test_what_loads_on_demand_is_loaded_anew_from_the_new_file(file, tmp_path, c
     assert client.post("/v1/completions", ASK).status == 503
     assert (client.get("/ready").status, client.get("/ready").json["models"]) == (200, {"m": "idle"})
     answer = client.post("/v1/completions", ASK)  # half a file can't be loaded
-    assert (answer.status, answer.error["code"], client.get("/ready").json["models"]) == (
-        503,
-        "engine_failed",
-        {"m": "failed"},
-    )
+    assert (answer.status, answer.error["code"]) == (503, "engine_failed")
+    assert (client.get("/ready").status, client.get("/ready").json["models"]) == (503, {"m": "failed"})
     assert client.post("/v1/completions", ASK).status == 503
     shutil.copy(shipped_model(), file)
+    client.app.service.models.look_at_files()  # as it does each second: a balancer may send no request to it
+    assert (client.get("/ready").status, client.get("/ready").json["models"]) == (200, {"m": "idle"})
     assert client.post("/v1/completions", ASK).json["choices"][0]["text"] == before
     assert client.get("/ready").json["models"] == {"m": "ready"}
     assert "the next request loads it again" in caplog.text

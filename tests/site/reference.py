@@ -68,7 +68,7 @@ PAGES = (
         "MissingTensorError UnsupportedModelError QuantError TokenizerError LoraError GenerateError "
         "ContextOverflowError KvCacheFullError QueueFullError DeadlineError EngineClosedError GrammarError "
         "ChatTemplateError TemplateVariableError MessageError ToolError ToolFormatError ToolCallError "
-        "ToolArgumentsError ToolFailedError UnknownToolError PackedFileError PickleError SnapshotError "
+        "ToolArgumentsError ToolFailedError UnknownToolError PackedFileError PickleError ThreadStartError SnapshotError "
         "SnapshotFileError SnapshotFormatError SnapshotDamagedError SnapshotMismatchError")),
 )  # fmt: skip
 
