@@ -68,8 +68,8 @@ PAGES = (
         "MissingTensorError UnsupportedModelError QuantError TokenizerError LoraError GenerateError "
         "ContextOverflowError KvCacheFullError QueueFullError DeadlineError EngineClosedError GrammarError "
         "ChatTemplateError TemplateVariableError MessageError ToolError ToolFormatError ToolCallError "
-        "ToolArgumentsError ToolFailedError UnknownToolError PackedFileError PickleError ThreadStartError SnapshotError "
-        "SnapshotFileError SnapshotFormatError SnapshotDamagedError SnapshotMismatchError")),
+        "ToolArgumentsError ToolFailedError UnknownToolError PackedFileError PickleError SnapshotError "
+        "ThreadStartError SnapshotFileError SnapshotFormatError SnapshotDamagedError SnapshotMismatchError")),
 )  # fmt: skip
 
 
