@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Unpack
 
 from oxillama._util import fork as _fork  # noqa: F401  # first: before a fork, imports of other threads finish
+from oxillama._util.blas import import_numpy
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, OffloadPolicy, RopeConfig, SamplerConfig
 from oxillama.errors import (
     ChatTemplateError,
@@ -41,6 +42,7 @@ from oxillama.errors import (
     SnapshotFormatError,
     SnapshotMismatchError,
     TemplateVariableError,
+    ThreadStartError,
     TokenizerError,
     ToolArgumentsError,
     ToolCallError,
@@ -178,6 +180,7 @@ __all__ = [
     "SpeculativeDecoder",
     "SpeculativeEngine",
     "TemplateVariableError",
+    "ThreadStartError",
     "Timings",
     "TokenLogprob",
     "TokenStream",
@@ -283,12 +286,15 @@ def load(model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Eng
     `fields` are those of `EngineConfig`. Raises LoadError and its children, ConfigError, or TypeError for an unknown
     field.
     """
+    import_numpy()
     from oxillama.engine import Engine
 
     return Engine.load(model_path, **fields)
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("gguf", "snapshot") or name in _LAZY:
+        import_numpy()
     if name in ("gguf", "snapshot"):
         return importlib.import_module(f"oxillama.{name}")
     if name not in _LAZY:

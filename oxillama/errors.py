@@ -17,6 +17,7 @@
     │   └── UnsupportedModelError            a well-formed file asks for something we don't have
     ├── GenerateError                        a request failed
     │   ├── ModelFileError (LoadError, OSError)  the model's file was changed, cut off, or can't be read any more
+    │   ├── ThreadStartError (LoadError, RuntimeError)  the system allows no more threads
     │   ├── ContextOverflowError (ValueError)    prompt and output don't fit the context
     │   ├── QueueFullError (RuntimeError)        too many requests wait already
     │   ├── DeadlineError (TimeoutError)         a prompt of a batch had no token by its deadline
@@ -69,6 +70,7 @@ __all__ = [
     "SnapshotFormatError",
     "SnapshotMismatchError",
     "TemplateVariableError",
+    "ThreadStartError",
     "TokenizerError",
     "ToolArgumentsError",
     "ToolCallError",
@@ -134,6 +136,10 @@ class GenerateError(OxiLlamaError):
 
 class ModelFileError(GenerateError, LoadError, OSError):
     """The model's file was changed or cut off while the model is in use, or can't be read any more."""
+
+
+class ThreadStartError(GenerateError, LoadError, RuntimeError):
+    """A thread that the engine needs can't be started: the system, or the process's container, allows no more."""
 
 
 class ContextOverflowError(GenerateError, ValueError):

@@ -50,7 +50,7 @@ PUBLIC = {
     "SnapshotError", "SnapshotDamagedError", "SnapshotFileError", "SnapshotFormatError", "SnapshotMismatchError",
     "TemplateVariableError", "TokenizerError", "snapshot",
     "ToolArgumentsError", "ToolCallError", "ToolError", "ToolFailedError", "ToolFormatError", "UnknownToolError",
-    "UnsupportedModelError", "DeadlineError", "PackedFileError", "PickleError",
+    "UnsupportedModelError", "DeadlineError", "ThreadStartError", "PackedFileError", "PickleError",
 }  # fmt: skip
 
 

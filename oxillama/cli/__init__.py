@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from oxillama._util.blas import import_numpy
 from oxillama._util.signals import DeferredInterrupt
 from oxillama.errors import OxiLlamaError
 
@@ -49,6 +50,8 @@ def _run(arguments: list[str]) -> int:
             raise
     if sys.stdout is None:
         raise OSError("standard output is closed")
+    if arguments[:1] != ["serve"]:  # which listens first
+        import_numpy()
     status: int = args.command(args)
     sys.stdout.flush()
     return status

@@ -16,6 +16,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import oxillama
+from oxillama._util.blas import import_numpy
 from oxillama._util.checks import check_int, nearest
 from oxillama.cli.files import model_file, named_file
 from oxillama.cli.options import NAMED, engine_options
@@ -99,6 +100,7 @@ def _signals_received() -> Iterator[list[int]]:
 
 
 def _server_module() -> Any:
+    import_numpy()
     try:
         return importlib.import_module("oxillama.server.serve")
     except ImportError as error:

@@ -15,6 +15,7 @@ from oxillama._util.lazy import LateModule
 from oxillama._util.notebook import LiveText
 from oxillama._util.pickling import stays_here
 from oxillama._util.places import Path
+from oxillama._util.threads import in_thread, starting
 from oxillama.config import SamplingOptions
 from oxillama.core.batch import NO_SNAPSHOT, BatchRunner
 from oxillama.core.beam_rounds import BeamRounds
@@ -26,7 +27,7 @@ from oxillama.core.results import BeamHypothesis, Chunk
 from oxillama.core.session import SamplerLike, Session
 from oxillama.core.step_loop import StepLoop
 from oxillama.core.text_stream import save_request
-from oxillama.errors import EngineClosedError, GenerateError, SnapshotError
+from oxillama.errors import EngineClosedError, GenerateError, SnapshotError, ThreadStartError
 from oxillama.sampling import LogitsProcessor, Sampler
 
 if TYPE_CHECKING:
@@ -207,13 +208,16 @@ class AsyncChunks:
 async def elsewhere(core: EngineCore, call: Callable[..., T], *args: Any, **options: Any) -> T:
     """What a call gives that waits for the engine, in another thread. Raises GenerateError inside a step."""
     core.loop.check_outside()
-    return await asyncio.to_thread(call, *args, **options)
+    return await in_thread(call, *args, **options)
 
 
 def start_worker(core: EngineCore) -> None:
     """Has the engine's own thread compute. Raises GenerateError if there can be no more threads."""
     try:
-        core.loop.start_worker()
+        with starting("the engine's thread"):
+            core.loop.start_worker()
+    except ThreadStartError:
+        raise
     except RuntimeError as error:
         raise GenerateError(f"the engine's thread can't be started: {error}") from error
 
@@ -324,7 +328,7 @@ class AsyncBatch(Generic[T]):
             pipeline.put(pipeline.make())
         else:
             if self._making is None or self._making.cancelled():
-                self._making = asyncio.ensure_future(asyncio.to_thread(pipeline.make))
+                self._making = asyncio.ensure_future(in_thread(pipeline.make))
             item = await asyncio.shield(self._making)
             self._making = None
             pipeline.put(item)
@@ -380,7 +384,7 @@ def size_of(prompts: Any, options: TextOptions | None = None) -> int:
 
 async def made(size: int, make: Callable[[], T]) -> T:
     """make(), in another thread if that is a matter of more than INLINE_CHARACTERS."""
-    return make() if size <= INLINE_CHARACTERS else await asyncio.to_thread(make)
+    return make() if size <= INLINE_CHARACTERS else await in_thread(make)
 
 
 # ---- sessions and searches, whose calls other threads do

@@ -6,6 +6,7 @@ from __future__ import annotations
 # module, in a hook of its own (`_util/fork.py`): first imported there, it would only release.
 import concurrent.futures.thread  # noqa: F401
 import ctypes
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from oxillama.gguf import GGUFFile
     from oxillama.models.registry import Model
 
+log = logging.getLogger("oxillama")
+
 __all__ = [
     "DEFAULT_CONTEXT",
     "OF_USE",
@@ -78,6 +81,9 @@ REQUEST_SLOTS = RUNNING_SLOTS + MAX_CHECKPOINTS
 MAX_SLOTS = MAX_RUNNING * REQUEST_SLOTS
 
 MAX_BLOCKS = (1 << 31) - 1  # ids of a kind
+
+# Of a model whose weights are repacked, from which the log says that there are packed files.
+SUGGESTED_BYTES = 1 << 30
 
 # Part of the memory for weights that the forward pass may take beside, and tokens of a step in any case: of fewer each
 # would have all weights read for itself.
@@ -285,12 +291,27 @@ def _load(file: GGUFFile, config: EngineConfig, progress: LoadProgress | None) -
     model = load_model(
         file, repack=config.repack, num_threads=num_threads, context_size=context_size, place=place, progress=tell
     )
+    if config.repack and place is None:
+        suggest_packing(file)
     runner = make_runner(model, config, sizes, num_threads, pagers[0] if pagers else None)
     return EngineParts(
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
         sizes.n_windowed, sizes.window, model.classifier, identity, other,
         step_tokens(spec, config.prefill_chunk_size, pagers[0].step_budget if pagers else None), sampling,
     )  # fmt: skip
+
+
+def suggest_packing(file: GGUFFile) -> None:
+    """Logs what `packed` would save the next load of a large file. It isn't the default: that would write as much to a
+    disk as the file has, unasked."""
+    n_bytes = sum(t.nbytes for t in file.tensors.values())
+    if file.path is not None and n_bytes >= SUGGESTED_BYTES:
+        log.info(
+            "%s: %.1f GB were repacked, into memory of this process alone; packed=True (--packed) keeps them in a file "
+            "of that size, which later loads and other processes map",
+            file.path,
+            n_bytes / 1e9,
+        )
 
 
 def make_runner(

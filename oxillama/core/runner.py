@@ -81,6 +81,11 @@ class Runner:
             source.check()
         return found
 
+    def check_files(self) -> None:
+        """Raises ModelFileError if a file that weights are read or mapped from was changed since it was opened."""
+        for source in (*self.model.mapped, *(() if self.pager is None else self.pager.sources)):
+            source.check()
+
     def _batch(self, spans: Sequence[Span], poll: Callable[[], None] | None, *, every_row: bool = False) -> Batch:
         """The batch of a pass that begins now: the pager gets its turn, mapped files are watched."""
         if self.pager is not None:
@@ -145,6 +150,8 @@ class RunnerProtocol(Protocol):
 
     def paging_counts(self) -> Mapping[str, float]: ...
 
+    def check_files(self) -> None: ...
+
     def copy_block(self, source: int, target: int, *, windowed: bool = False) -> None: ...
 
     def release(self, blocks: list[int], windowed: list[int], slots: list[int]) -> int: ...
@@ -171,6 +178,9 @@ class ClosedRunner:
 
     def memory_bytes(self) -> dict[str, int]:
         return {}
+
+    def check_files(self) -> None:
+        """There are none."""
 
     def paging_counts(self) -> Mapping[str, float]:
         return {}

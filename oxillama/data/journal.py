@@ -160,6 +160,7 @@ def _opened(path: str) -> FileIO:
     while True:
         file = FileIO(_descriptor(path), "rb+")
         try:
+            _check_owner(file, path)
             _lock(file, path)
             if os.fstat(file.fileno()).st_nlink:
                 return file
@@ -177,6 +178,13 @@ def _descriptor(path: str) -> int:
         if error.errno != errno.ELOOP:
             raise
         raise ConfigError(f"{path} is a symbolic link, and no record of a job: remove it to begin anew") from None
+
+
+def _check_owner(file: FileIO, path: str) -> None:
+    """Raises ConfigError for a record that another user wrote: its rows would be taken for answers."""
+    owner = os.fstat(file.fileno()).st_uid
+    if owner not in (os.geteuid(), 0):
+        raise ConfigError(f"{path} belongs to another user (uid {owner}): remove it to begin anew")
 
 
 def _lock(file: FileIO, path: str) -> None:

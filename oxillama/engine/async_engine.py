@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterable
 from collections.abc import Sequence as SequenceOf
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from oxillama._util.checks import check_bool, check_keywords
 from oxillama._util.places import Path
 from oxillama._util.signatures import takes
+from oxillama._util.threads import in_thread
 from oxillama.config import EngineOptions, ModelSource, SamplerConfig, SamplingOptions
 from oxillama.core.async_requests import (
     INLINE_CHARACTERS,
@@ -113,7 +113,7 @@ class AsyncEngine:
     @classmethod
     async def load(cls, model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Self:
         """Loads a model as `Engine.load` does, in another thread."""
-        return cls(await asyncio.to_thread(Engine.load, model_path, **fields))
+        return cls(await in_thread(Engine.load, model_path, **fields))
 
     # ---- text
 
@@ -171,7 +171,7 @@ class AsyncEngine:
         context, given = self.engine.context, plain("prompt", prompt)
         denoising = await made(size_of([given]), lambda: Denoising(context, given, options))
         rounds = denoising.rounds(lambda: CoroutineBell(self._core.loop))
-        while (found := await asyncio.to_thread(next, rounds, None)) is not None:
+        while (found := await in_thread(next, rounds, None)) is not None:
             requests, outbox = found
             await _finish(Call(self._core, requests, outbox, cast(CoroutineBell, outbox.bell)))
         return denoising.result()
@@ -199,7 +199,7 @@ class AsyncEngine:
     @takes(ChatOptions, chat_prompt, rest=StreamOptions)
     async def chat(self, messages: Messages, *, stream: bool = False, n: int | None = None, **options: Any) -> Any:
         """Answers messages as `Engine.chat` does: `async for chunk in await engine.chat(messages, stream=True)`."""
-        ids = await asyncio.to_thread(chat_prompt, self.engine.context, messages, options)
+        ids = await in_thread(chat_prompt, self.engine.context, messages, options)
         return await self._answer(ids, stream, n, options)
 
     @overload
@@ -234,7 +234,7 @@ class AsyncEngine:
     @takes(PromptOptions, chat_prompt)
     async def chat_tokens(self, messages: Messages, **options: Unpack[PromptOptions]) -> list[int]:
         """The prompt that `chat` makes of messages, as token ids."""
-        return await asyncio.to_thread(self.engine.chat_tokens, messages, **options)
+        return await in_thread(self.engine.chat_tokens, messages, **options)
 
     async def infill_tokens(self, prefix: str, suffix: str, *, suffix_first: bool = False) -> list[int]:
         """The prompt that `infill` makes of the texts around a gap, as token ids, for `batch` and others."""
@@ -360,7 +360,7 @@ class AsyncEngine:
 
     @classmethod
     async def _restored(cls, place: Any, model_path: ModelSource | LoadedEngine, options: Any) -> Self:
-        return cls(await asyncio.to_thread(lambda: restored(Engine, place, model_path, **options)))
+        return cls(await in_thread(lambda: restored(Engine, place, model_path, **options)))
 
     @takes(ResumeOptions, resumed)
     async def resume(
@@ -376,7 +376,7 @@ class AsyncEngine:
     @staticmethod
     async def snapshot_info(snapshot: Path | bytes | bytearray | memoryview) -> SnapshotInfo:
         """What a snapshot is of, without its model. Raises SnapshotError and its children."""
-        return await asyncio.to_thread(Engine.snapshot_info, snapshot)
+        return await in_thread(Engine.snapshot_info, snapshot)
 
     # ---- adapters
 

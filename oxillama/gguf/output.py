@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from oxillama._util.signals import DeferredInterrupt
+from oxillama._util.trust import link_fault
 from oxillama.errors import ConfigError
 
 __all__ = [
@@ -81,9 +82,13 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     temporary file of a process that was killed while writing ``path`` is removed.
 
     Raises:
-        ConfigError: there is no such folder, or ``path`` is one, or a device, a pipe or a socket: it would be replaced.
+        ConfigError: there is no such folder; ``path`` is one, or a device, a pipe or a socket, which would be
+            replaced; or a link that another user made where others can write.
         OSError: the system refuses to write; with ``path`` as its file name.
     """
+    fault = link_fault(path)
+    if fault is not None:
+        raise ConfigError(f"{path}: can't be written, {fault}: give the name of a file")
     target = Path(os.path.realpath(path))
     with _named(path, (target.name, str(target.parent))):
         if not target.parent.is_dir():

@@ -53,11 +53,12 @@ cdef class Team:
     cdef int backoff, burst
     cdef uint64_t evicted           # keys that another took the place of
     cdef int begin(self, region *r, uint64_t kind, int64_t work) noexcept nogil
+    cdef int start(self, region *r) noexcept nogil
     cdef void end(self, region *r) noexcept nogil
     cdef cost *slot(self, uint64_t key) noexcept nogil
     cdef cost *find(self, uint64_t kind, int64_t work) noexcept nogil
     cdef int choose(self, region *r, int64_t now) noexcept nogil
-    cdef int try_other(self, region *r, int best, double one, double team) noexcept nogil
+    cdef int try_other(self, region *r, int best, int n, double one, double team) noexcept nogil
     cdef void learn(self, region *r, int64_t elapsed, int64_t now) noexcept nogil
     cdef void compare(self, cost *c, double ratio) noexcept nogil
     cdef void watch(self, double elapsed, double one) noexcept nogil

@@ -25,7 +25,7 @@ result depends on the choice, as none depends on the number of threads.
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels._threads cimport start_team, usable_threads
 
 cdef extern from *:
     """
@@ -92,7 +92,7 @@ cdef class Team:
         cdef cost *c
         r.start, r.n, r.brief, r.trial = 0, 1, False, False
         if _always:
-            r.n = usable_threads(self.n_threads)
+            r.n = start_team(self.n_threads)
             return r.n
         c = r.of = self.find(kind, work)
         r.work = <double>max(work, <int64_t>1)
@@ -102,7 +102,15 @@ cdef class Team:
             return 1
         r.start = ox_nanoseconds()
         r.n = self.choose(r, r.start)
+        if r.n > 1:
+            r.n = self.start(r)
         return r.n
+
+    cdef int start(self, region *r) noexcept nogil:
+        """The threads that a region of the team really has: less where they can't be created."""
+        cdef int n = start_team(r.n)
+        r.trial = r.trial and n == r.n
+        return n
 
     cdef void end(self, region *r) noexcept nogil:
         cdef int64_t now
@@ -160,9 +168,9 @@ cdef class Team:
             if best == n or one > LEAST and one > 0.25 * team:
                 r.trial = best == 1
                 return n
-        return self.try_other(r, best, one, team)
+        return self.try_other(r, best, n, one, team)
 
-    cdef int try_other(self, region *r, int best, double one, double team) noexcept nogil:
+    cdef int try_other(self, region *r, int best, int n, double one, double team) noexcept nogil:
         """The choice that looks worse, where that is due and affordable."""
         cdef cost *c = r.of
         c.left -= 1
@@ -171,7 +179,7 @@ cdef class Team:
             r.trial = True
             if best == 1:
                 self.burst = BURST
-                return self.n_threads
+                return n
             return 1
         if best == 1 and c.n_one >= FEW and one < LONG:
             c.skip = SAMPLED - 1

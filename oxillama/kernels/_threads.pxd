@@ -20,5 +20,8 @@ cdef extern from *:
     void ox_await_zero(const int64_t *left) noexcept nogil
 
 
-# How many threads a region may use: 1 in a process forked from one whose OpenMP threads had started.
+# How many threads a region may use, as far as is known: 1 in a process forked from one whose threads had started.
 cdef int usable_threads(int wanted) noexcept nogil
+
+# The same, right before a region of so many: its threads are there then. The region must have exactly as many, or one.
+cdef int start_team(int wanted) noexcept nogil

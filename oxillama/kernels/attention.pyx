@@ -358,7 +358,8 @@ cdef int attend_spans(Rows q, Rows out, KvSlab slab, const span *spans, int n_sp
             n_tasks, n_parts, work = n_tasks + j.n_heads, n_parts + n * j.n_heads, work + n * j.a.n_queries * j.n_heads
             largest = max(largest, n * j.a.n_queries)
     nt = team.begin(&r, ATTENTION | <uint64_t>slab.type << 4, work * OX_ATTN_SPAN * group * (slab.k_dim + slab.v_dim))
-    r.n = nt = <int>max(<int64_t>1, min(<int64_t>nt, n_parts))
+    if n_parts <= 1:
+        r.n = nt = 1    # or all of the team, never a part: the library ends threads that a smaller region leaves out
     mark = ws.mark()
     cdef size_t rows = <size_t>(j.queries * group)
     cdef size_t floats = (ox_attn_scratch(rows, <size_t>slab.k_dim, <size_t>slab.v_dim) + 15) // 16 * 16

@@ -13,7 +13,7 @@ import numpy as np
 from oxillama.errors import QuantError
 
 from oxillama.kernels._table cimport find_format, find_kernel_format, format_info, ox_format_info, ox_kernels, table
-from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels._threads cimport start_team
 
 cdef const ox_kernels *K = table()
 
@@ -94,7 +94,7 @@ def convert(data, str source, str type, *, str name="", int num_threads=1):
 
 cdef _convert(task *t, const uint8_t[::1] raw, out, uint32_t limit, int num_threads):
     """Runs all pieces; int8 [pieces], what became of each."""
-    cdef int nt = usable_threads(num_threads)
+    cdef int nt = start_team(num_threads)
     cdef int64_t piece, n_pieces = (t.n + PIECE - 1) // PIECE
     cdef uint8_t[::1] y = out
     cdef float[:, ::1] scratch = np.empty((nt, PIECE), np.float32)

@@ -14,7 +14,7 @@ import numpy as np
 from oxillama.errors import QuantError
 
 from oxillama.kernels._table cimport OX_PANEL, find_kernel_format, format_info, ox_format_info, ox_kernels, table
-from oxillama.kernels._threads cimport usable_threads
+from oxillama.kernels._threads cimport start_team
 from oxillama.kernels.rows cimport Vector
 
 cdef const ox_kernels *K = table()
@@ -66,7 +66,7 @@ cdef class Matrix:
     def _repack(self, buffer, int num_threads, release):
         cdef int64_t i, first, last, total = self.n_experts * self.n_panels
         cdef int64_t step = max(<int64_t>1, <int64_t>(REPACK_BYTES // self.panel_bytes))
-        cdef int nt = usable_threads(num_threads)
+        cdef int nt = start_team(num_threads)
         cdef uintptr_t start = buffer.ctypes.data
         self.packed, self._packed_owner = <uint8_t *>((start + 63) // 64 * 64), buffer
         for first in range(0, total, step):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from oxillama._util.signals import Finalizer
 from oxillama.config import OffloadPolicy
 from oxillama.gguf.pages import release_pages
+from oxillama.gguf.source import FileSource
 from oxillama.models.weights import Stored, Weights
 from oxillama.offload.buffers import new_buffer
 from oxillama.offload.calls import Page
@@ -125,6 +126,11 @@ class LayerPager:
             w.repack(num_threads=self._num_threads, release=release_pages, allocate=new_buffer)
 
     # ---- measurements
+
+    @property
+    def sources(self) -> set[FileSource]:
+        """The files that pages are read from."""
+        return {stored.source for stored in self._survey.stored if stored.source is not None}
 
     @property
     def nbytes(self) -> int:

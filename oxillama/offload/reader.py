@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 
 from oxillama._util.fork import READS, ForkRegistry
-from oxillama.errors import EngineClosedError, GenerateError, ModelFileError, OxiLlamaError
+from oxillama._util.threads import starting
+from oxillama.errors import EngineClosedError, ModelFileError, OxiLlamaError, ThreadStartError
 from oxillama.offload.ahead import Prefetcher
 from oxillama.offload.buffers import SlotBuffers
 from oxillama.offload.calls import Page, PagerCounts, PageRequest
@@ -203,11 +204,12 @@ class PageReader:
         while len(self._threads) < n_threads and not self._stopping:
             thread = threading.Thread(target=self._run, name="oxillama-pages", daemon=True)
             try:
-                thread.start()
-            except RuntimeError as error:
+                with starting("the thread that reads weights"):
+                    thread.start()
+            except ThreadStartError:
                 if self._threads:
                     return
-                raise GenerateError(f"the thread that reads weights couldn't be started: {error}") from error
+                raise
             self._threads.append(thread)
 
     def stop(self, *, wait: bool = False) -> None:

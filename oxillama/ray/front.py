@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
+from oxillama._util.threads import in_thread
 from oxillama.ray.prefix import ForwardedRequest, prompt_of
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
@@ -169,7 +170,7 @@ def _as_answer(error: Exception) -> ApiError:
 
 
 async def _forwarded(scope: Any, body: bytes) -> ForwardedRequest:
-    prompt, key = await asyncio.to_thread(_prompt, body) if len(body) > LARGE_BODY else _prompt(body)
+    prompt, key = await in_thread(_prompt, body) if len(body) > LARGE_BODY else _prompt(body)
     return ForwardedRequest(
         {name: scope[name] for name in PASSED if name in scope}, body, prompt or "-", key or new_id()
     )

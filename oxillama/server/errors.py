@@ -19,6 +19,7 @@ from oxillama.errors import (
     ModelFileError,
     QueueFullError,
     TemplateVariableError,
+    ThreadStartError,
     TokenizerError,
     ToolFormatError,
     UnsupportedModelError,
@@ -157,8 +158,11 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
             return ApiError(429, "queue_full", str(error), headers={"Retry-After": "1"})
         case DeadlineError():
             return ApiError(504, "timeout", str(error))
+        case ThreadStartError():
+            return ApiError(503, "no_thread", "the server can start no thread now", headers={"Retry-After": "1"})
         case EngineClosedError() | ModelFileError():
-            return ApiError(503, "engine_failed", f"the model can't be used: {error}", headers={"Retry-After": "60"})
+            why = "it was closed" if isinstance(error, EngineClosedError) else "its file was changed or can't be read"
+            return ApiError(503, "engine_failed", f"the model can't be used: {why}", headers={"Retry-After": "60"})
     return None
 
 

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from typing import Any, Literal
 
 from oxillama._util.checks import nearest
 from oxillama._util.text_files import read_text
+from oxillama._util.threads import in_thread
 from oxillama.chat.template import ChatTemplate
 from oxillama.chat.tool_display import answer_format
 from oxillama.config import SamplerConfig, field_names
@@ -21,7 +23,7 @@ from oxillama.core.chat import template_for
 from oxillama.core.prompts import make_chain
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.engine import Engine
-from oxillama.errors import ChatTemplateError, ConfigError, OxiLlamaError
+from oxillama.errors import ChatTemplateError, ConfigError, ModelFileError, OxiLlamaError, ThreadStartError
 from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.kernels import _table
 from oxillama.sampling import SamplerChain
@@ -29,6 +31,7 @@ from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
 from oxillama.server.memory import is_short_of
 from oxillama.server.model_facts import Facts
+from oxillama.server.model_files import Stamp, file_fault, stamp_of, without_paths
 from oxillama.speculative.draft_model import DraftModel, check_same_vocabulary
 
 __all__ = ["OLLAMA", "PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
@@ -54,7 +57,8 @@ class ServedModel:
     seconds. weights: bytes that loading takes. path: of its file, if it is known. draft, num_speculative: of requests
     that name none; load_draft: what gives the draft, where it is a model. chain, ollama_chain: the sampling of requests
     that give none, and of those of Ollama's API. keep: seconds that it stays in memory after its last request, where a
-    request said so. facts: as Ollama's API tells them, once they were asked for.
+    request said so. fault: what became of its file while it was in use. failed_with: the file's stamp when it could not
+    be loaded. facts: as Ollama's API tells them, once they were asked for.
     """
 
     id: str
@@ -74,6 +78,8 @@ class ServedModel:
     chain: SamplerChain | None = None
     ollama_chain: SamplerChain | None = None
     keep: float | None = None
+    fault: ModelFileError | None = None
+    failed_with: Stamp | None = None
     facts: Facts | None = None
     fingerprint: str = ""
     capabilities: list[str] = field(default_factory=list)
@@ -81,8 +87,9 @@ class ServedModel:
 
     @property
     def ready(self) -> AsyncEngine:
-        """The engine of a model that is loaded."""
-        assert self.engine is not None
+        """The engine of a model that is loaded. Raises ApiError for one that was lost since the request was let in."""
+        if self.engine is None:
+            raise unusable(self)
         return self.engine
 
 
@@ -115,6 +122,7 @@ class Models:
         self.template = read_template(config.chat_template)
         self._room = asyncio.Lock()  # of the one that makes room and is loaded into it
         self._arriving: dict[str, asyncio.Task[None]] = {}  # of models that requests wait for
+        self._leaving: set[asyncio.Task[None]] = set()  # of engines whose files were changed
         self.all = {model.id: model for model in models}
         if len(self.all) < len(models):
             raise ConfigError("engines must have different names")
@@ -134,13 +142,16 @@ class Models:
         async with model.lock:
             if model.state in ("ready", "failed") or model.load is None:
                 return
-            model.state = "loading"
+            model.state, stamp = "loading", stamp_of(model.path)
             try:
-                engine, draft = await asyncio.to_thread(loaded_with_draft, model.load, model.load_draft)
+                engine, draft = await in_thread(loaded_with_draft, model.load, model.load_draft)
                 model.draft = draft or model.draft
                 self._loaded(model, AsyncEngine(engine))
             except (OxiLlamaError, OSError, MemoryError) as error:
-                model.state = "failed"
+                model.state, model.failed_with = "failed", stamp
+                if isinstance(error, ThreadStartError) and not model.at_start:
+                    model.state = "idle"  # once more, when there may be threads again
+                    raise
                 log.error("the model %s can't be loaded: %s", model.id, error)
 
     def _loaded(self, model: ServedModel, engine: AsyncEngine) -> None:
@@ -149,6 +160,7 @@ class Models:
         model.fingerprint = fingerprint_of(engine.engine)
         model.capabilities = capabilities(engine.engine, self._config.tool_format, self.template)
         model.engine, model.state, model.used_at = engine, "ready", time.monotonic()
+        model.fault = None
         model.facts = model.keep = None  # of the file as it was, and of requests before it left
 
     async def unload(self, model: ServedModel) -> None:
@@ -164,25 +176,82 @@ class Models:
         for model in self.all.values():
             if model.engine is not None and model.load is not None:
                 await self._close(model)
+        await asyncio.gather(*self._leaving)
 
     @staticmethod
     async def _close(model: ServedModel) -> None:
-        engine, model.engine = model.ready, None
-        await engine.close()
-        if isinstance(model.draft, DraftModel):  # after the engine, whose requests use it until they end
-            model.draft.close()
+        """Takes the engine away at once, and closes it."""
+        engine, model.engine, draft = model.ready, None, model.draft
+        if isinstance(draft, DraftModel):
             model.draft = None
+        await engine.close()
+        if isinstance(draft, DraftModel):  # after the engine, whose requests use it until they end
+            draft.close()
+
+    # ---- files that change under the server
+
+    def look_at_files(self) -> None:
+        """Notes models whose files were cut or written since they were loaded: they can't be used any more."""
+        for model in self.all.values():
+            self._try_again(model)
+            if model.state == "ready" and model.engine is not None:
+                fault = file_fault(model.engine.engine, model.draft)
+                if fault is not None:
+                    self.lose(model, fault)
+
+    def note_failure(self, name: str, error: BaseException | None) -> None:
+        """Notes a request that failed since the model of this name has no use for requests any more."""
+        self.look_at_files()
+        if isinstance(error, ModelFileError):  # a disk's fault, which nothing else tells of
+            with contextlib.suppress(ApiError):
+                self.lose(self.find(name).model, error)
+
+    def lose(self, model: ServedModel, fault: ModelFileError) -> None:
+        """A model leaves memory whose file isn't the one that was loaded: one that loads on demand is loaded anew at
+        the next request, any other has failed."""
+        if model.state != "ready" or model.engine is None:
+            return
+        again = self._comes_back(model)
+        model.state, model.fault, model.facts = "idle" if again else "failed", fault, None
+        remedy = "the next request loads it again" if again else "it answers no more until it is loaded again"
+        log.error("the model %s can't be used any more: %s %s", model.id, fault, f"({remedy})")
+        if model.load is not None:
+            task = asyncio.ensure_future(self._close(model))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    def _comes_back(self, model: ServedModel) -> bool:
+        """Whether a request loads a model that isn't in memory."""
+        return model.load is not None and (not model.at_start or self._config.idle_unload > 0)
+
+    def _try_again(self, model: ServedModel) -> None:
+        """The next request loads a model that could not be loaded, if its file is another one now."""
+        if model.state == "failed" and self._comes_back(model) and model.failed_with != stamp_of(model.path):
+            model.state = "idle"
+
+    def without_paths(self, text: str) -> str:
+        """A message for clients, which learn nothing of the server's folders."""
+        config = self._config
+        paths = [config.lora_dir and os.path.join(os.path.expanduser(config.lora_dir), ""), config.chat_template]
+        for model in self.all.values():
+            paths.append(model.path)
+            identity = None if model.engine is None else model.engine.engine.context.snapshots.identity
+            paths.append(None if identity is None else identity.path)
+        return without_paths(text, paths)
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model that loads at start is loaded, or was, and left memory since it idled."""
+        """Whether every model that loads at start is loaded, or was, and left memory since it idled; and none that was
+        lost can't be loaded again."""
+        if any(model.state == "failed" and model.fault is not None for model in self.all.values()):
+            return False
         started = (model for model in self.all.values() if model.at_start)
         return all(model.state == "ready" or (model.state == "idle" and model.used_at > 0) for model in started)
 
     @property
     def all_failed(self) -> bool:
-        """Whether no model can ever answer."""
-        return all(model.state == "failed" for model in self.all.values())
+        """Whether no model could be loaded, so that none can ever answer."""
+        return all(model.state == "failed" and model.fault is None for model in self.all.values())
 
     def find(self, name: str | None) -> Chosen:
         """What a request's `model` means. Raises ApiError for an unknown name."""
@@ -208,6 +277,7 @@ class Models:
         """`find`, of a model that is loaded, which one that loads on demand is then. Raises ApiError otherwise."""
         chosen = self.find(name)
         model = chosen.model
+        self._try_again(model)
         if model.state in ("idle", "loading") and model.load is not None:
             model.n_open += 1  # so that it isn't unloaded for another one before it has answered
             try:
@@ -218,10 +288,7 @@ class Models:
             finally:
                 model.n_open -= 1
         if model.state != "ready":
-            code = "engine_failed" if model.state == "failed" else "loading"
-            why = {"failed": "can't be loaded", "idle": "waits until another one is idle (--models-max)"}
-            text = f"the model {model.id} {why.get(model.state, 'is being loaded')}"
-            raise ApiError(503, code, text, headers={"Retry-After": "5"})
+            raise unusable(model)
         model.used_at = time.monotonic()
         return self.find(name)  # an adapter is known now
 
@@ -230,6 +297,7 @@ class Models:
         task = self._arriving.get(model.id)
         if task is None:
             task = self._arriving[model.id] = asyncio.ensure_future(self._arrive(model))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # if no request waits any more
             task.add_done_callback(lambda _: self._arriving.pop(model.id, None))
         return task
 
@@ -282,6 +350,16 @@ class Models:
             for adapter in model.engine.engine.loras if model.engine is not None else ():
                 found.append(described(model, f"{model.id}:{adapter}", model.id))
         return found
+
+
+def unusable(model: ServedModel) -> ApiError:
+    """Why a model that isn't ready can't answer."""
+    code = "engine_failed" if model.state == "failed" else "loading"
+    why = {"failed": "can't be loaded", "idle": "waits until another one is idle (--models-max)"}
+    text = why.get(model.state, "is being loaded")
+    if model.fault is not None and model.state != "loading":
+        text = "can't be used: its file was changed, cut off or can't be read any more since it was loaded"
+    return ApiError(503, code, f"the model {model.id} {text}", headers={"Retry-After": "5"})
 
 
 def loaded_with_draft(load: Loader, load_draft: Callable[[], DraftModel] | None) -> tuple[Engine, DraftModel | None]:

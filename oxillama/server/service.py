@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from oxillama._util.threads import starting
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError
@@ -28,6 +29,7 @@ __all__ = ["Service"]
 T = TypeVar("T")
 
 THREADS = 4  # that prepare requests
+LOOK = 1.0  # seconds between looks at models: whether their files were changed, and whether they idle
 
 
 class Underway(Protocol):
@@ -90,7 +92,8 @@ class Service:
 
     async def elsewhere(self, make: Callable[[], T], owner: str) -> T:
         """make(), in another thread, which owners share."""
-        return await asyncio.wrap_future(self._threads.submit(make, owner))
+        with starting("a thread of the server"):
+            return await asyncio.wrap_future(self._threads.submit(make, owner))
 
     def salt_of(self, key: str, salt: str | None = None) -> str | None:
         """What only requests of one key, with one `cache_salt`, have; None: all share it."""
@@ -112,11 +115,14 @@ class Service:
         return "draining" if self.draining else "ok" if self.models.is_ready else "loading"
 
     async def look_after_models(self) -> None:
-        """Loads what is loaded at start, and then unloads what idles."""
+        """Loads what is loaded at start, and then looks whether files change, and unloads what idles."""
         await self.models.load_all()
-        while self.config.idle_unload:
-            await asyncio.sleep(min(self.config.idle_unload, 10.0))
-            await self.models.unload_idle()
+        idle = self.config.idle_unload
+        while True:
+            await asyncio.sleep(min(idle or LOOK, LOOK))
+            self.models.look_at_files()
+            if idle:
+                await self.models.unload_idle()
 
     async def drain(self, timeout: float) -> bool:
         """Takes no further requests, and waits for those under way; the rest is cancelled. Whether there was none."""

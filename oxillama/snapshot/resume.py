@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from oxillama._util.checks import check_type
 from oxillama._util.json_fields import Fields
-from oxillama._util.lazy import LateModule
 from oxillama._util.places import Place
+from oxillama._util.threads import in_thread
 from oxillama.config import SamplerConfig
 from oxillama.core.async_requests import AsyncChunks, Call, CoroutineBell
 from oxillama.core.beam_rounds import BeamRounds
@@ -42,12 +42,8 @@ from oxillama.snapshot.resume_request import Given, TextResumer, adapter_set, ch
 from oxillama.snapshot.sequences import put
 
 if TYPE_CHECKING:
-    import asyncio
-
     from oxillama.core.context import EngineContext
     from oxillama.core.draft_options import DraftLike
-else:
-    asyncio = LateModule("asyncio")
 
 __all__ = [
     "ResumeOptions",
@@ -137,7 +133,7 @@ async def resume_async(engine: EngineContext, place: Place, options: dict[str, A
         resumers = [TextResumer(engine, saved, label, draft) for saved in found]
         return _requests(resumers, parts, given, bell)
 
-    requests, outbox = await asyncio.to_thread(load, **options)
+    requests, outbox = await in_thread(load, **options)
 
     async def start() -> Call[GenerationRequest]:
         return Call(engine.core, requests, outbox, bell)

@@ -130,11 +130,22 @@ class SpeculativeDecoder:
         wanted = [task for task in found if task is not None]
         with self._beginning:
             if wanted and not self._forks and not self._closed:  # a closed draft's thread would never run it
+                if not self._has_thread():
+                    return
                 self._run = run = _Run(wanted)
-                if self._thread is None:
-                    self._thread = threading.Thread(target=_work, args=(self._jobs,), name=THREAD, daemon=True)
-                    self._thread.start()
                 self._jobs.put(partial(_run_draft, self.model, run))
+
+    def _has_thread(self) -> bool:
+        """Starts the worker thread; whether there is one: where none can be started, the draft doesn't run ahead."""
+        if self._thread is None:
+            thread = threading.Thread(target=_work, args=(self._jobs,), name=THREAD, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                log.debug("the thread that drafts ahead couldn't be started: %s", error)
+                return False
+            self._thread = thread
+        return True
 
     # A run may hold locks, such as those of grammars, which would stay locked in a forked child for ever. So a fork
     # waits for the run. Proposals are not blocked meanwhile: the fork also waits for the engines' steps, which propose.

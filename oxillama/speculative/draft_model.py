@@ -214,6 +214,10 @@ class DraftModel:
         """Bytes by part, as in `Engine.memory_bytes`; weights shared with an engine count there too."""
         return self._core.runner.memory_bytes()
 
+    def check_files(self) -> None:
+        """Raises ModelFileError if the model's file was changed since it was opened, and is still read or mapped."""
+        self._core.runner.check_files()
+
     def close(self) -> None:
         """Frees the model, after a running proposal; further calls do nothing."""
         with suppress(EngineClosedError):

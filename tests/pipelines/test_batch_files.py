@@ -246,6 +246,15 @@ def test_a_journal_is_no_link(folder, engine):
     assert (folder / "precious").read_text() == ""
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+def test_a_journal_of_another_user_is_not_gone_on_with(folder):
+    """Its rows would be taken for answers."""
+    Journal("a.partial", {"a": 1}).close()
+    os.chown("a.partial", 65534, 65534)
+    with pytest.raises(ox.ConfigError, match=r"a.partial belongs to another user \(uid 65534\): remove it"):
+        Journal("a.partial", {"a": 1})
+
+
 def test_a_journal_that_was_cut_off_in_its_header_begins_anew(folder):
     (folder / "a.partial").write_text('{"oxillama_batch": 1, "jo')
     with Journal("a.partial", {"a": 1}) as journal:

@@ -69,7 +69,7 @@ PAGES = (
         "ContextOverflowError KvCacheFullError QueueFullError DeadlineError EngineClosedError GrammarError "
         "ChatTemplateError TemplateVariableError MessageError ToolError ToolFormatError ToolCallError "
         "ToolArgumentsError ToolFailedError UnknownToolError PackedFileError PickleError SnapshotError "
-        "SnapshotFileError SnapshotFormatError SnapshotDamagedError SnapshotMismatchError")),
+        "ThreadStartError SnapshotFileError SnapshotFormatError SnapshotDamagedError SnapshotMismatchError")),
 )  # fmt: skip
 
 

@@ -76,3 +76,7 @@ void GOMP_loop_end_nowait(void) {}
 int omp_get_thread_num(void) { return me.team ? me.id : 0; }
 int omp_get_num_threads(void) { return me.team ? me.team->n_threads : 1; }
 int omp_get_max_threads(void) { return 2; }
+int omp_get_level(void) { return me.team != NULL; }
+int omp_get_thread_limit(void) { return 1 << 30; }
+int omp_get_dynamic(void) { return 0; }
+void omp_set_dynamic(int on) { (void)on; }

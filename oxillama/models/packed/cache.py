@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oxillama._util.sizes import read_size
+from oxillama._util.trust import folder_fault
 from oxillama.errors import ConfigError, LoadError
 from oxillama.gguf.output import open_folder, remove_leftovers
 from oxillama.models.packed.file import PackedFile
-from oxillama.models.packed.notes import Notes
+from oxillama.models.packed.notes import Notes, make_private
 
 __all__ = ["Cache", "Cached"]
 
@@ -51,7 +52,7 @@ class Cache:
     """
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
-        self.folder, self.limit = folder / "packed", limit
+        self.root, self.folder, self.limit = folder, folder / "packed", limit
         self.notes = Notes(folder / "notes")
 
     @classmethod
@@ -64,6 +65,18 @@ class Cache:
             raise ConfigError(f"OXILLAMA_CACHE_SIZE must be bytes, or a number with K, M, G or T, not {size!r}")
         return cls(cache_folder(), limit)
 
+    def check(self) -> None:
+        """Raises LoadError if others can write to the cache: what they put there would be computed with."""
+        for place in (self.root, self.folder):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                fault = folder_fault(place)
+                if fault is not None:
+                    raise LoadError(
+                        f"{place}: packed weights are kept where no other user can write, and here {fault}; set "
+                        "OXILLAMA_CACHE to a folder of your own, or give packed the path of a file that `oxillama "
+                        "pack` made"
+                    )
+
     def path_of(self, key: str) -> Path:
         return self.folder / f"{key}{SUFFIX}"
 
@@ -75,7 +88,8 @@ class Cache:
         """
         path = self.folder / f"{key}.lock"
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.folder)
+            self.check()
             descriptor = _locked(path, poll)
         except LoadError:
             raise
@@ -91,7 +105,12 @@ class Cache:
     def touch(self, key: str) -> None:
         """Notes that a file is used now, if the folder can be written."""
         with contextlib.suppress(OSError):
-            (self.folder / f"{key}.used").touch()
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(self.folder / f"{key}.used", flags, 0o600)
+            try:
+                os.utime(descriptor)
+            finally:
+                os.close(descriptor)
 
     def files(self) -> list[Cached]:
         """The files that are there, the most recently used first."""
@@ -214,7 +233,7 @@ def _locked(path: Path, poll: Callable[[], None]) -> int:
     LoadError if the process that has the lock writes nothing."""
     wait = _Wait(path)
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             while not _try_lock(descriptor):
                 wait.check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from oxillama._util.trust import owner_fault
 from oxillama.errors import ModelFileError, ModelNotFoundError, PackedFileError
 from oxillama.gguf.source import FileSource
 from oxillama.models.packed.layout import PANEL_LAYOUT, Entry, Header
@@ -28,10 +29,20 @@ class PackedFile:
     were used (`FileSource.check`).
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises ModelNotFoundError if it can't be read, PackedFileError if it is none, cut off or damaged."""
+    def __init__(self, path: Path, owners: Collection[int] | None = None) -> None:
+        """owners: users that may have written it, beside this one and root; None: any user may.
+
+        Raises ModelNotFoundError if it can't be read, PackedFileError if it is none, cut off or damaged, or if others
+        could have written it.
+        """
         with _opening(path):
             self.source = FileSource(path)
+            fault = None if owners is None else owner_fault(os.fstat(self.source.fd), owners)
+            if fault is not None:
+                raise PackedFileError(
+                    f"{path}: packed weights are taken from no file that others could have written, and {fault}: chown "
+                    "it, chmod go-w, or pack the model again"
+                )
             if not self.source.size:
                 raise PackedFileError(f"{path}: the file is empty")
             with contextlib.suppress(OSError):  # file systems without locks

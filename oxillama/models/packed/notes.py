@@ -22,13 +22,14 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from oxillama._util.trust import folder_fault
 from oxillama.errors import ModelFileError
 from oxillama.gguf import GGUFFile
 from oxillama.gguf.pages import release_pages
 from oxillama.gguf.source import FileSource
 from oxillama.models.packed.layout import DIGEST_BYTES
 
-__all__ = ["Notes", "digests", "model_digest", "stamp_of"]
+__all__ = ["Notes", "digests", "make_private", "model_digest", "stamp_of"]
 
 N_SAMPLES = 64
 SAMPLE_BYTES = 4096
@@ -70,14 +71,24 @@ def digests(parts: Sequence[NDArray[np.uint8]], num_threads: int) -> list[bytes]
         release_pages(part)
         return found
 
-    with ThreadPoolExecutor(max(1, num_threads), "oxillama-digest") as pool:
-        return list(pool.map(one, parts))
+    try:
+        with ThreadPoolExecutor(max(1, num_threads), "oxillama-digest") as pool:
+            return list(pool.map(one, parts))
+    except RuntimeError:  # no thread can start
+        return list(map(one, parts))
 
 
 def whole_digest(data: NDArray[np.uint8], num_threads: int) -> bytes:
     """BLAKE3 of the digests of pieces of 16 MB."""
     pieces = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
     return blake3(b"".join(digests(pieces, num_threads))).digest()
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder, and those above it that aren't there, for its user alone. Raises OSError."""
+    for place in (*reversed(folder.parents), folder):
+        if not place.exists():  # those that are there may be on a file system that can't be written
+            place.mkdir(mode=0o700, exist_ok=True)
 
 
 class Notes:
@@ -92,11 +103,19 @@ class Notes:
             return None
         path = self._folder / stamp
         try:
+            if not self._is_private():
+                return None
             found = bytes.fromhex(path.read_text("ascii"))
             os.utime(path)
         except (OSError, ValueError):
             return None
         return found if len(found) == DIGEST_BYTES else None
+
+    def _is_private(self) -> bool:
+        """Whether no other user can write notes: of one that is made up, another file would be taken for known. Raises
+        OSError."""
+        assert self._folder is not None
+        return folder_fault(self._folder) is None and folder_fault(self._folder.parent) is None
 
     def keep(self, stamp: str, digest: bytes) -> None:
         """Notes a digest, if the folder can be written."""
@@ -104,7 +123,9 @@ class Notes:
             return
         temporary = self._folder / f".{stamp}.{os.urandom(6).hex()}.tmp"
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._folder)
+            if not self._is_private():
+                return
             temporary.write_text(digest.hex(), "ascii")
             os.replace(temporary, self._folder / stamp)
         except OSError:

@@ -6,15 +6,19 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Sequence
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from oxillama._util.places import Place
+from oxillama._util.trust import OTHERS
 from oxillama.errors import LoadError, ModelNotFoundError, PackedFileError
 from oxillama.gguf import GGUFFile
 from oxillama.gguf import open as open_gguf
-from oxillama.gguf.output import atomic_file, check_not_source
+from oxillama.gguf.output import atomic_file, atomic_in, check_not_source, open_folder
 from oxillama.gguf.source import FileSource
 from oxillama.models.packed.cache import Cache, not_writable
 from oxillama.models.packed.file import PackedFile
@@ -111,7 +115,7 @@ def _packed(file: GGUFFile, path: Path | None, num_threads: int, progress: Progr
 
 def _verified(file: GGUFFile, path: Path | None, num_threads: int, progress: Progress | None, weights: Weights) -> Path:
     wanted = header_of(weights, file, model_digest(file, _notes(), num_threads))
-    found = PackedFile(Cache.default().path_of(wanted.key()) if path is None else path)
+    found = _of_cache(Cache.default(), wanted.key()) if path is None else PackedFile(path, _owners(file))
     found.check_model(wanted)
     found.verify(num_threads)
     return found.source.path
@@ -119,10 +123,15 @@ def _verified(file: GGUFFile, path: Path | None, num_threads: int, progress: Pro
 
 def _named(file: GGUFFile, path: Path, num_threads: int, weights: Weights) -> PackedFile:
     notes = _notes()
-    found = PackedFile(path)
+    found = PackedFile(path, _owners(file))
     found.check_model(header_of(weights, file, model_digest(file, notes, num_threads)))
     found.verify_once(notes, num_threads)
     return found
+
+
+def _owners(file: GGUFFile) -> set[int]:
+    """Owners of the model itself: they may have packed it."""
+    return {os.fstat(shard.source.fd).st_uid for shard in file.shards if shard.source is not None}
 
 
 def _notes() -> Notes:
@@ -133,22 +142,35 @@ def _notes() -> Notes:
 
 
 def _cached(file: GGUFFile, cache: Cache, num_threads: int, progress: Progress | None, weights: Weights) -> PackedFile:
+    cache.check()
     wanted = header_of(weights, file, model_digest(file, cache.notes, num_threads))
     key = wanted.key()
     path = cache.path_of(key)
-    find = partial(_usable, path, wanted, cache.notes, num_threads)
+    find = partial(_usable, cache, wanted, num_threads)
     found = find()
     if found is None:
         with cache.lock(key, lambda: progress(0) if progress is not None else None):
             found = find()  # made by the process that had the lock
             if found is None:
-                found = _made(path, partial(_write, file, path, wanted, num_threads, progress, weights))
+                found = _made(
+                    path, partial(_write, file, path, wanted, num_threads, progress, weights, new_file=_new_in)
+                )
                 found.check_model(wanted)
                 cache.notes.keep(stamp_of(found.source), found.digest)
         cache.touch(key)
         cache.evict(path)
     cache.touch(key)
     return found
+
+
+@contextlib.contextmanager
+def _new_in(path: Path) -> Iterator[BinaryIO]:
+    """`atomic_file` in the cache, in place of a symbolic link of the name: it isn't followed."""
+    with open_folder(os.path.realpath(path.parent)) as folder:
+        if path.is_symlink():
+            path.unlink()
+        with atomic_in(folder, path.name, path) as out:
+            yield out
 
 
 def _made(path: Path, write: Callable[[Callable[[int], object]], None]) -> PackedFile:
@@ -167,15 +189,25 @@ def _made(path: Path, write: Callable[[Callable[[int], object]], None]) -> Packe
             if isinstance(error, LoadError):
                 raise
             raise not_writable(path, error) from error
-        return PackedFile(path)
+        return PackedFile(path, ())
 
 
-def _usable(path: Path, wanted: Header, notes: Notes, num_threads: int) -> PackedFile | None:
+def _of_cache(cache: Cache, key: str) -> PackedFile:
+    """The file of a key, which no other user could have written. Raises what `PackedFile` raises, LoadError for a cache
+    that others can write to."""
+    cache.check()
+    path = cache.path_of(key)
+    if path.is_symlink():
+        raise PackedFileError(f"{path}: this is a symbolic link, and no file of the cache")
+    return PackedFile(path, ())
+
+
+def _usable(cache: Cache, wanted: Header, num_threads: int) -> PackedFile | None:
     """The file if it is there and whole; None, and a line in the log, for one that must be made again."""
     try:
-        found = PackedFile(path)
+        found = _of_cache(cache, wanted.key())
         found.check_model(wanted)
-        found.verify_once(notes, num_threads)
+        found.verify_once(cache.notes, num_threads)
     except ModelNotFoundError:
         return None
     except PackedFileError as error:
@@ -192,9 +224,11 @@ def _write(
     progress: Progress | None,
     weights: Weights,
     hold: Callable[[int], object] = lambda descriptor: None,
+    new_file: Callable[[Path], AbstractContextManager[BinaryIO]] = atomic_file,
 ) -> None:
     """Writes a packed file. ``hold`` is called with its descriptor when all is written, before it has its name."""
-    with atomic_file(path) as out:
+    with new_file(path) as out:
+        os.fchmod(out.fileno(), stat.S_IMODE(os.fstat(out.fileno()).st_mode) & ~OTHERS)
         write_packed(out, weights, header, num_threads, progress)
         file.check()  # before it gets its name: what was read of a changed file is not kept
         out.flush()

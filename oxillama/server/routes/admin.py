@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
+from oxillama._util.threads import in_thread
 from oxillama.errors import ConfigError, LoadError
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
@@ -89,7 +89,7 @@ async def clear_cache(exchange: Exchange) -> None:
     """POST /admin/cache/clear: gives up what is kept of requests for those to come: KV, ids of texts, grammars."""
     await exchange.fields(NOTHING)
     engines = [model.engine.engine for model in exchange.service.models.all.values() if model.engine is not None]
-    freed = [await asyncio.to_thread(engine.shrink_to_fit) for engine in engines]
+    freed = [await in_thread(engine.shrink_to_fit) for engine in engines]
     await exchange.json({"freed_bytes": sum(freed)})
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
+from oxillama._util.threads import in_thread
 from oxillama.kernels import _table
 from oxillama.server.exchange import Exchange
 from oxillama.server.metrics import content_type, merged, process_metrics
@@ -42,7 +41,7 @@ async def metrics(exchange: Exchange) -> None:
         await exchange.answer((own.text(openmetrics) + end).encode(), content_type(openmetrics))
         return
     engines = {m.id: m.engine.engine for m in service.models.all.values() if m.engine is not None}
-    snapshots = await asyncio.to_thread(lambda: {name: e.metrics_snapshot() for name, e in engines.items()})
+    snapshots = await in_thread(lambda: {name: e.metrics_snapshot() for name, e in engines.items()})
     text = merged(snapshots, openmetrics=openmetrics) + service.metrics.text(openmetrics) + process_metrics(openmetrics)
     await exchange.answer((text + end).encode(), content_type(openmetrics))
 

@@ -194,10 +194,10 @@ def test_no_eviction_takes_a_file_before_its_maker_opens_it(monkeypatch):
     opened = placing.PackedFile
     freed = []
 
-    def late(path):
+    def late(path, owners):
         if path.exists():
             freed.append(Cache.default().clear()[0])
-        return opened(path)
+        return opened(path, owners)
 
     monkeypatch.setattr(placing, "PackedFile", late)
     kept = open_runner(path_of("llama"))

@@ -1,0 +1,46 @@
+"""Files of served models: whether they were changed under a running server, and that no answer tells where they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from oxillama.engine.engine import Engine
+from oxillama.errors import ModelFileError
+from oxillama.speculative.draft_model import DraftModel
+
+__all__ = ["file_fault", "stamp_of", "without_paths"]
+
+Stamp = tuple[int, int, int, int]
+
+
+def file_fault(engine: Engine, draft: object = None) -> ModelFileError | None:
+    """What is wrong with a file that weights are read or mapped from; None while all are as they were opened."""
+    try:
+        engine.context.core.runner.check_files()
+        if isinstance(draft, DraftModel):
+            draft.check_files()
+    except ModelFileError as error:
+        return error
+    return None
+
+
+def stamp_of(path: str | None) -> Stamp | None:
+    """What a change of a file changes; None without one."""
+    try:
+        info = os.stat(path or "")
+    except (OSError, ValueError):
+        return None
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def without_paths(text: str, paths: Iterable[str | None]) -> str:
+    """A message for clients: of files and folders of the server, only the names are left."""
+    if os.sep not in text:
+        return text
+    known = {form for path in paths if path for form in (path, os.path.abspath(path), os.path.realpath(path))}
+    for path in sorted(known, key=len, reverse=True):
+        if os.sep in path.strip(os.sep):
+            text = text.replace(path, os.path.basename(path))
+        text = text.replace(f"{os.path.dirname(path)}{os.sep}", "") if os.sep in path[1:] else text
+    return text
