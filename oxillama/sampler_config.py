@@ -3,10 +3,11 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, Self, TypedDict
 
-from oxillama._util.checks import MAX_CONTEXT, check_choice, check_float, check_int, is_unicode, suggests_fields
+from oxillama._util.checks import MAX_CONTEXT, check_float, check_int, is_unicode
+from oxillama._util.settings import check_fields, setting, settings
 from oxillama._util.text_files import without_mark
 from oxillama.errors import ConfigError
 
@@ -19,7 +20,6 @@ __all__ = [
     "SamplingOptions",
     "SchemaMode",
     "Texts",
-    "checked_constraints",
     "checked_ids",
 ]
 
@@ -30,44 +30,31 @@ SCHEMA_MODES = ("generate", "full")
 CONSTRAINTS = ("grammar", "json_schema", "regex", "choices")
 
 
-def checked_constraints(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of these names in the form in which they are kept, which can't be changed: texts, and a tuple.
-
-    Raises ConfigError for values of another type, and if more than one is given.
-    """
-    named = [name for name in CONSTRAINTS if given[name] is not None]
-    if len(named) > 1:
-        raise ConfigError(
-            f"{named[0]} and {named[1]} are both given: a text can follow one of {', '.join(CONSTRAINTS)}"
-        )
-    return {name: _CHECKS[name](given[name]) for name in named}
-
-
-def _grammar(value: Any) -> str:
+def _grammar(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"grammar must be GBNF as a str or None, not {value!r:.60}")
+        raise ConfigError(f"{name} must be GBNF as a str or None, not {value!r:.60}")
     return value
 
 
-def _regex(value: Any) -> str:
+def _regex(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"regex must be a pattern as a str or None, not {value!r:.60}")
+        raise ConfigError(f"{name} must be a pattern as a str or None, not {value!r:.60}")
     return value
 
 
-def _choices(value: Any) -> tuple[str, ...]:
+def _choices(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise ConfigError(f"choices must be a list of texts or None, not {value!r:.60}")
+        raise ConfigError(f"{name} must be a list of texts or None, not {value!r:.60}")
     texts = tuple(value)
     if not texts:
-        raise ConfigError("choices must hold at least one text, not an empty list")
+        raise ConfigError(f"{name} must hold at least one text, not an empty list")
     for i, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ConfigError(f"choices[{i}] must be a str, not {text!r:.60}")
+            raise ConfigError(f"{name}[{i}] must be a str, not {text!r:.60}")
     return texts
 
 
-def _json_schema(value: Any) -> str:
+def _json_schema(name: str, value: Any) -> str:
     """The schema as JSON text: its order counts, and it can't be changed later."""
     try:
         if isinstance(value, str):
@@ -77,12 +64,12 @@ def _json_schema(value: Any) -> str:
             text = json.dumps(value, allow_nan=False)
             _check_keys(value)
     except RecursionError:
-        raise ConfigError("json_schema nests too deeply") from None
+        raise ConfigError(f"{name} nests too deeply") from None
     except (TypeError, ValueError) as error:
         remedy = f"; give {value.__name__}.model_json_schema()" if hasattr(value, "model_json_schema") else ""
-        raise ConfigError(f"json_schema must be a schema as a dict, a bool or JSON text: {error}{remedy}") from None
+        raise ConfigError(f"{name} must be a schema as a dict, a bool or JSON text: {error}{remedy}") from None
     if not isinstance(value, Mapping | bool):
-        raise ConfigError(f"json_schema must be an object, true or false, not {text:.60}")
+        raise ConfigError(f"{name} must be an object, true or false, not {text:.60}")
     return text
 
 
@@ -98,9 +85,6 @@ def _check_keys(value: Any) -> None:
             todo += item.values()
         elif isinstance(item, list | tuple):
             todo += item
-
-
-_CHECKS = {"grammar": _grammar, "json_schema": _json_schema, "regex": _regex, "choices": _choices}
 
 
 MAX_SEED = (1 << 64) - 1
@@ -138,7 +122,57 @@ class Biases(Mapping[int, float]):
         return repr(self._values)
 
 
-@suggests_fields
+def checked_ids(name: str, ids: Any) -> tuple[int, ...]:
+    """`ids` as a tuple of token ids. Raises ConfigError, which names the first that is none."""
+    if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
+        raise ConfigError(f"{name} must be a list of token ids, not {ids!r}")
+    return tuple(check_int(f"{name}[{i}]", token, 0, MAX_TOKEN) for i, token in enumerate(ids))
+
+
+def _checked_biases(name: str, biases: Any) -> Biases:
+    if not isinstance(biases, Mapping):
+        raise ConfigError(f"{name} must be a mapping of token ids to numbers or None, not {biases!r}")
+    checked = {}
+    for token, bias in biases.items():
+        token = check_int(f"{name}'s token", token, 0, MAX_TOKEN)
+        banned = isinstance(bias, float) and bias == -math.inf
+        checked[token] = bias if banned else check_float(f"{name}[{token}]", bias, -1e30, 1e30)
+    return Biases(checked)
+
+
+def _checked_texts(name: str, given: Any, most: int, longest: int) -> Texts:
+    """At most `most` strings or lists of token ids, each of 1 to `longest` characters or tokens."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise ConfigError(f"{name} must be a list of strings, not {given!r}")
+    checked: list[str | tuple[int, ...]] = []
+    for i, item in enumerate(given):
+        text = item if isinstance(item, str) else checked_ids(f"{name}[{i}]", item)
+        if not 0 < len(text) <= longest:
+            raise ConfigError(f"{name}[{i}] must have 1 to {longest} characters or tokens, not {len(text)}")
+        if isinstance(text, str) and not is_unicode(text):
+            raise ConfigError(f"{name}[{i}] must be Unicode, which halves of surrogate pairs are not: {text!r:.60}")
+        checked.append(text)
+    if len(checked) > most:
+        raise ConfigError(f"{name} must have at most {most} items, not {len(checked)}")
+    return tuple(checked)
+
+
+def _breakers(name: str, given: Any) -> Texts:
+    return _checked_texts(name, given, MAX_BREAKERS, MAX_BREAKER)
+
+
+def _bad_words(name: str, given: Any) -> Texts:
+    return _checked_texts(name, given, MAX_WORDS, MAX_WORD)
+
+
+def _allowed(name: str, ids: Any) -> tuple[int, ...]:
+    checked = checked_ids(name, ids)
+    if not checked:
+        raise ConfigError(f"{name} must hold at least one token id, or be None to allow all")
+    return checked
+
+
+@settings()
 @dataclass(frozen=True, slots=True)
 class SamplerConfig:
     """How the next token is chosen. Every field is a keyword of `generate`, `stream` and `chat`.
@@ -147,117 +181,207 @@ class SamplerConfig:
     model's file recommends, and else the ones here. With temperature=0 in the call, its penalties are those that the
     call gives, and else none: it is the likeliest token. A SamplerConfig given as `sampler` counts as a whole.
 
-    The stages run in the order in which they stand here; those that cut keep at least one token.
+    The stages run in this order: biases and bans, penalties, DRY, top_n_sigma, what the text must follow, mirostat or
+    the cuts (top_k, typical_p, top_p, min_p, top_a, eta_cutoff, epsilon_cutoff, xtc) and the temperature. Those that
+    cut keep at least one token.
 
-    logit_bias: token id -> what is added to its logit; minus infinity bans it.
-    banned_tokens: ids of tokens that never come.
-    allowed_token_ids: ids of the only tokens that may come, the end's too; None allows all.
-    bad_words: strings (or lists of token ids) that the text doesn't have: where the tokens of one stand but for the
-        last, that can't come. A string counts as its tokens alone and as those after a space; other tokens may still
-        spell it. What the prompt ends with doesn't count.
-    min_tokens: tokens that a text has at least: before, no token can end it, stop strings in it don't count and no
-        stopping criterion is asked.
-    repetition_penalty: divides the positive logits of recent tokens and multiplies their other logits; 1 is none.
-    frequency_penalty: taken off a recent token's logit for each time that it occurs; negative ones make it likelier.
-    presence_penalty: taken off once.
-    repetition_penalty_window: how many recent tokens these three see, those of the prompt included; 0 is none.
-    dry_multiplier: a token that would lengthen a repetition of n >= dry_allowed_length tokens loses dry_multiplier *
-        dry_base ** (n - dry_allowed_length); 0 is none. The whole text counts, or the last `dry_window` tokens.
-    dry_sequence_breakers: strings (or lists of token ids) that no repetition reaches across.
-    top_n_sigma: keep logits that are at most so many standard deviations below the highest; 0 keeps all.
-    grammar: GBNF that the text must follow; it ends where the grammar may. None allows any text.
-    json_schema: a schema (a dict, a bool or JSON text) that the text, as JSON, must follow. It is kept as JSON text.
-    regex: a pattern that the whole text must match. choices: texts of which it must be one.
-        One of grammar, json_schema, regex and choices can be given.
-    schema_mode: "generate" holds the text to what programs read easily of a schema's instances (and of a tool's
-        arguments): integers are at most 19 digits without point or exponent, other numbers have about 17 digits, values
-        that the schema lists are spelled as `json.dumps(..., ensure_ascii=False)` does, objects have no properties but
-        those that the schema names, unless `additionalProperties` says which. "full" allows all instances.
-    mirostat: 1 or 2 (its version) steers to a surprise of `mirostat_tau` bits a token, in steps of `mirostat_eta`, and
-        takes the place of all that follows but the temperature; 0 is off.
-    top_k: keep the k likeliest tokens; 0 keeps all.
-    typical_p: keep the tokens whose surprise is nearest to the expected one, with probability p together; 1 keeps all.
-    top_p: keep the fewest likeliest tokens whose probabilities add up to p; 1 keeps all.
-    min_p: keep tokens at least p times as likely as the likeliest; 0 keeps all.
-    top_a: keep tokens with at least a times the square of the highest probability; 0 keeps all.
-    eta_cutoff: keep tokens with a probability of min(eta, sqrt(eta) * exp(-entropy)); 0 keeps all.
-    epsilon_cutoff: keep tokens with this probability; 0 keeps all.
-    xtc_probability: how often all tokens with a probability of xtc_threshold go, except the least likely of them.
-    temperature: 0 takes the likeliest token (after the grammar); higher is more random.
-    dynatemp_range: the temperature goes from this much below to this much above, with the entropy (normalised) to the
-        power of `dynatemp_exponent`; 0 is off.
-    seed: the same seed gives the same text; None is random.
+    {fields}
 
     Raises ConfigError, which names the field, its value and its range.
     """
 
-    temperature: float = 0.7
-    top_k: int = 40
-    top_p: float = 0.9
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    repetition_penalty_window: int = 64
-    seed: int | None = None
-    grammar: str | None = None
-    json_schema: JsonSchema | None = None
-    regex: str | None = None
-    choices: Sequence[str] | None = None
-    typical_p: float = 1.0
-    top_a: float = 0.0
-    eta_cutoff: float = 0.0
-    epsilon_cutoff: float = 0.0
-    top_n_sigma: float = 0.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_window: int | None = None
-    dry_sequence_breakers: Iterable[str | Iterable[int]] = ("\n", ":", '"', "*")
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    mirostat: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    logit_bias: Mapping[int, float] | None = None
-    banned_tokens: Iterable[int] = ()
-    schema_mode: SchemaMode = "generate"
-    allowed_token_ids: Iterable[int] | None = None
-    bad_words: Iterable[str | Iterable[int]] = ()
-    min_tokens: int = 0
+    temperature: float = setting(
+        0.7,
+        "0 takes the likeliest token (after the grammar); higher is more random.",
+        brief="0 takes the likeliest token",
+    )
+    top_k: int = setting(
+        40, "keep the k likeliest tokens; 0 keeps all.", most=MAX_TOKEN, brief="the k likeliest tokens; 0 keeps all"
+    )
+    top_p: float = setting(
+        0.9,
+        "keep the fewest likeliest tokens whose probabilities add up to p; 1 keeps all.",
+        most=1,
+        brief="the fewest likeliest tokens with this probability together",
+    )
+    min_p: float = setting(
+        0.0,
+        "keep tokens at least p times as likely as the likeliest; 0 keeps all.",
+        most=1,
+        brief="tokens this likely, relative to the likeliest",
+    )
+    repetition_penalty: float = setting(
+        1.0,
+        "divides the positive logits of recent tokens and multiplies their other logits; 1 is none.",
+        above=True,
+        brief="divides the logits of recent tokens; 1 is none",
+    )
+    repetition_penalty_window: int = setting(
+        64,
+        "how many recent tokens this and the next two penalties see, those of the prompt included; 0 is none.",
+        most=MAX_CONTEXT,
+        brief="tokens that penalties look back",
+    )
+    seed: int | None = setting(
+        None,
+        "the same seed gives the same text; None is random.",
+        most=MAX_SEED,
+        brief="the same seed gives the same text",
+    )
+    grammar: str | None = setting(
+        None,
+        "GBNF that the text must follow; it ends where the grammar may. None allows any text. One of grammar, "
+        "json_schema, regex and choices can be given.",
+        check=_grammar,
+        brief="GBNF that the text follows",
+    )
+    json_schema: JsonSchema | None = setting(
+        None,
+        "a schema (a dict, a bool or JSON text) that the text, as JSON, must follow. It is kept as JSON text.",
+        check=_json_schema,
+        brief="a schema that the text, as JSON, follows",
+    )
+    regex: str | None = setting(
+        None, "a pattern that the whole text must match.", check=_regex, brief="a pattern that the whole text matches"
+    )
+    choices: Sequence[str] | None = setting(
+        None, "texts of which it must be one.", check=_choices, brief="texts of which it is one"
+    )
+    typical_p: float = setting(
+        1.0,
+        "keep the tokens whose surprise is nearest to the expected one, with probability p together; 1 keeps all.",
+        most=1,
+        brief="the most typical tokens with this probability together",
+    )
+    top_a: float = setting(
+        0.0,
+        "keep tokens with at least a times the square of the highest probability; 0 keeps all.",
+        most=1,
+        brief="tokens with this share of the squared highest probability",
+    )
+    eta_cutoff: float = setting(
+        0.0,
+        "keep tokens with a probability of min(eta, sqrt(eta) * exp(-entropy)); 0 keeps all.",
+        most=1,
+        brief="tokens this probable, or less where the entropy is high",
+    )
+    epsilon_cutoff: float = setting(
+        0.0, "keep tokens with this probability; 0 keeps all.", most=1, brief="tokens this probable"
+    )
+    top_n_sigma: float = setting(
+        0.0,
+        "keep logits that are at most so many standard deviations below the highest; 0 keeps all.",
+        brief="logits this many standard deviations below the highest",
+    )
+    frequency_penalty: float = setting(
+        0.0,
+        "taken off a recent token's logit for each time that it occurs; negative ones make it likelier.",
+        least=-1000,
+        most=1000,
+        brief="taken off for each time that a token came",
+    )
+    presence_penalty: float = setting(
+        0.0, "taken off a recent token's logit once.", least=-1000, most=1000, brief="taken off once"
+    )
+    dry_multiplier: float = setting(
+        0.0,
+        "a token that would lengthen a repetition of n >= dry_allowed_length tokens loses dry_multiplier * "
+        "dry_base ** (n - dry_allowed_length); 0 is none. The whole text counts, or the last `dry_window` tokens.",
+        brief="against repetitions of several tokens; 0 is none",
+    )
+    dry_base: float = setting(
+        1.75, "base of that power.", least=1, most=1000, brief="how its penalty grows with a repetition"
+    )
+    dry_allowed_length: int = setting(
+        2, "tokens that may be repeated without it.", least=1, most=MAX_CONTEXT, brief="tokens that may be repeated"
+    )
+    dry_window: int | None = setting(
+        None,
+        "tokens that DRY looks back; None: the whole text.",
+        least=1,
+        most=MAX_CONTEXT,
+        brief="tokens of the text that it looks at; default all",
+    )
+    dry_sequence_breakers: Iterable[str | Iterable[int]] = setting(
+        ("\n", ":", '"', "*"),
+        "strings (or lists of token ids) that no repetition reaches across.",
+        check=_breakers,
+        brief="strings that no repetition reaches across",
+    )
+    xtc_probability: float = setting(
+        0.0,
+        "how often all tokens with a probability of xtc_threshold go, except the least likely of them.",
+        most=1,
+        brief="how often the likeliest tokens are left out",
+    )
+    xtc_threshold: float = setting(0.1, "probability from which they go.", most=1, brief="how probable these are")
+    mirostat: int = setting(
+        0,
+        "1 or 2 (its version) steers to a surprise of `mirostat_tau` bits a token, in steps of `mirostat_eta`, and "
+        "takes the place of the cuts, from top_k to xtc; 0 is off.",
+        most=2,
+        brief="version; 0 is off",
+    )
+    mirostat_tau: float = setting(
+        5.0, "surprise of mirostat, in bits a token.", most=1000, brief="surprise to steer to, in bits"
+    )
+    mirostat_eta: float = setting(0.1, "step of mirostat.", most=10, brief="how quickly")
+    dynatemp_range: float = setting(
+        0.0,
+        "the temperature goes from this much below to this much above, with the entropy (normalised) to the "
+        "power of `dynatemp_exponent`; 0 is off.",
+        brief="the temperature follows the entropy this far up and down",
+    )
+    dynatemp_exponent: float = setting(1.0, "that power.", brief="how it does")
+    logit_bias: Mapping[int, float] | None = setting(
+        None,
+        "token id -> what is added to its logit; minus infinity bans it.",
+        check=_checked_biases,
+        brief="added to a token's logit",
+    )
+    banned_tokens: Iterable[int] = setting(
+        (), "ids of tokens that never come.", check=checked_ids, brief="ids of tokens that never come"
+    )
+    schema_mode: SchemaMode = setting(
+        "generate",
+        "\"generate\" holds the text to what programs read easily of a schema's instances (and of a tool's "
+        "arguments): integers are at most 19 digits without point or exponent, other numbers have about 17 digits, "
+        "values that the schema lists are spelled as `json.dumps(..., ensure_ascii=False)` does, objects have no "
+        'properties but those that the schema names, unless `additionalProperties` says which. "full" allows all '
+        "instances.",
+        choices=SCHEMA_MODES,
+        brief="`generate`, or `full` for all instances of a schema",
+    )
+    allowed_token_ids: Iterable[int] | None = setting(
+        None,
+        "ids of the only tokens that may come, the end's too; None allows all.",
+        check=_allowed,
+        brief="the only tokens that may come",
+    )
+    bad_words: Iterable[str | Iterable[int]] = setting(
+        (),
+        "strings (or lists of token ids) that the text doesn't have: where the tokens of one stand but for the "
+        "last, that can't come. A string counts as its tokens alone and as those after a space; other tokens may "
+        "still spell it. What the prompt ends with doesn't count.",
+        check=_bad_words,
+        brief="words that never come",
+    )
+    min_tokens: int = setting(
+        0,
+        "tokens that a text has at least: before, no token can end it, stop strings in it don't count and no "
+        "stopping criterion is asked.",
+        most=MAX_CONTEXT,
+        brief="tokens before the text may end",
+    )
 
     def __post_init__(self) -> None:
-        given = {name for name, default in _DEFAULTS.items() if getattr(self, name) is not default}
-        for name, (least, most) in _FLOATS.items():
-            if name in given:
-                self._set(name, check_float(name, getattr(self, name), least, most, above=name in _ABOVE))
-        for name, (low, high) in _INTS.items():
-            if name in given and (getattr(self, name) is not None or name not in _OPTIONAL):
-                self._set(name, check_int(name, getattr(self, name), low, high))
-        if not given.isdisjoint(CONSTRAINTS):
-            for name, checked in checked_constraints({name: getattr(self, name) for name in CONSTRAINTS}).items():
-                self._set(name, checked)
-        check_choice("schema_mode", self.schema_mode, SCHEMA_MODES)
+        named = [name for name in CONSTRAINTS if getattr(self, name) is not None]
+        if len(named) > 1:
+            known = ", ".join(CONSTRAINTS)
+            raise ConfigError(f"{named[0]} and {named[1]} are both given: a text can follow one of {known}")
+        check_fields(self)
         if self.mirostat and not self.temperature:
             raise ConfigError("temperature must be above 0 with mirostat, which draws at random, not 0")
-        if "dry_sequence_breakers" in given:
-            breakers = _checked_texts("dry_sequence_breakers", self.dry_sequence_breakers, MAX_BREAKERS, MAX_BREAKER)
-            self._set("dry_sequence_breakers", breakers)
-        if self.logit_bias is not None:
-            self._set("logit_bias", _checked_biases(self.logit_bias))
-        if "banned_tokens" in given:
-            self._set("banned_tokens", checked_ids("banned_tokens", self.banned_tokens))
-        if self.allowed_token_ids is not None:
-            self._set("allowed_token_ids", checked_ids("allowed_token_ids", self.allowed_token_ids))
-            if not self.allowed_token_ids:
-                raise ConfigError("allowed_token_ids must hold at least one token id, or be None to allow all")
-        if "bad_words" in given:
-            self._set("bad_words", _checked_texts("bad_words", self.bad_words, MAX_WORDS, MAX_WORD))
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
 
     @property
     def constraint(self) -> tuple[str, Any] | None:
@@ -303,78 +427,6 @@ class SamplerConfig:
     def mirostat_v2(cls, tau: float = 5.0, eta: float = 0.1) -> Self:
         """Mirostat (version 2) alone: a surprise of `tau` bits a token, steps of `eta`; no penalty, temperature 1."""
         return cls(temperature=1.0, mirostat=2, mirostat_tau=tau, mirostat_eta=eta)
-
-
-# What a field has that isn't given, which needs no check.
-_DEFAULTS = {field.name: field.default for field in fields(SamplerConfig)}
-# Fields with the least and the highest value that they can have.
-_FLOATS = {
-    "temperature": (0.0, math.inf),
-    "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0),
-    "typical_p": (0.0, 1.0),
-    "top_a": (0.0, 1.0),
-    "eta_cutoff": (0.0, 1.0),
-    "epsilon_cutoff": (0.0, 1.0),
-    "top_n_sigma": (0.0, math.inf),
-    "repetition_penalty": (0.0, math.inf),
-    "frequency_penalty": (-1000.0, 1000.0),
-    "presence_penalty": (-1000.0, 1000.0),
-    "dry_multiplier": (0.0, math.inf),
-    "dry_base": (1.0, 1000.0),
-    "xtc_probability": (0.0, 1.0),
-    "xtc_threshold": (0.0, 1.0),
-    "mirostat_tau": (0.0, 1000.0),
-    "mirostat_eta": (0.0, 10.0),
-    "dynatemp_range": (0.0, math.inf),
-    "dynatemp_exponent": (0.0, math.inf),
-}
-_ABOVE = ("repetition_penalty",)  # than zero
-_INTS = {
-    "top_k": (0, MAX_TOKEN),
-    "repetition_penalty_window": (0, MAX_CONTEXT),
-    "dry_allowed_length": (1, MAX_CONTEXT),
-    "dry_window": (1, MAX_CONTEXT),
-    "mirostat": (0, 2),
-    "min_tokens": (0, MAX_CONTEXT),
-    "seed": (0, MAX_SEED),
-}
-_OPTIONAL = ("dry_window", "seed")
-
-
-def checked_ids(name: str, ids: Any) -> tuple[int, ...]:
-    """`ids` as a tuple of token ids. Raises ConfigError, which names the first that is none."""
-    if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
-        raise ConfigError(f"{name} must be a list of token ids, not {ids!r}")
-    return tuple(check_int(f"{name}[{i}]", token, 0, MAX_TOKEN) for i, token in enumerate(ids))
-
-
-def _checked_biases(biases: Any) -> Biases:
-    if not isinstance(biases, Mapping):
-        raise ConfigError(f"logit_bias must be a mapping of token ids to numbers or None, not {biases!r}")
-    checked = {}
-    for token, bias in biases.items():
-        token = check_int("logit_bias's token", token, 0, MAX_TOKEN)
-        banned = isinstance(bias, float) and bias == -math.inf
-        checked[token] = bias if banned else check_float(f"logit_bias[{token}]", bias, -1e30, 1e30)
-    return Biases(checked)
-
-
-def _checked_texts(name: str, given: Any, most: int, longest: int) -> Texts:
-    """At most `most` strings or lists of token ids, each of 1 to `longest` characters or tokens."""
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise ConfigError(f"{name} must be a list of strings, not {given!r}")
-    checked: list[str | tuple[int, ...]] = []
-    for i, item in enumerate(given):
-        text = item if isinstance(item, str) else checked_ids(f"{name}[{i}]", item)
-        if not 0 < len(text) <= longest:
-            raise ConfigError(f"{name}[{i}] must have 1 to {longest} characters or tokens, not {len(text)}")
-        if isinstance(text, str) and not is_unicode(text):
-            raise ConfigError(f"{name}[{i}] must be Unicode, which halves of surrogate pairs are not: {text!r:.60}")
-        checked.append(text)
-    if len(checked) > most:
-        raise ConfigError(f"{name} must have at most {most} items, not {len(checked)}")
-    return tuple(checked)
 
 
 class SamplingOptions(TypedDict, total=False):

@@ -89,9 +89,10 @@ def _message(error: Exception) -> str:
     text = " ".join(str(error).split())
     try:
         from oxillama.cli.arguments import with_flags
-    except (OxiLlamaError, ImportError):  # the error is of this import: OXILLAMA_TIER is read in it
+
+        return with_flags(text)
+    except (OxiLlamaError, ImportError):  # the error is of what this imports: OXILLAMA_TIER is read in it
         return text
-    return with_flags(text)
 
 
 def _discard_output() -> None:

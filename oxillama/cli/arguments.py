@@ -6,16 +6,17 @@ import argparse
 import importlib
 import re
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import oxillama
 from oxillama._util.checks import nearest
 from oxillama._util.signals import DeferredInterrupt
 from oxillama.cli.batch_options import add_batch_options
 from oxillama.cli.constraints import CONSTRAINT_FLAGS
-from oxillama.cli.denoise import OPTIONS as DENOISING
+from oxillama.cli.denoise import add_diffuse_options, diffuse_settings
 from oxillama.cli.files import is_model
-from oxillama.cli.options import SAMPLING, add_engine_options, add_model_option, add_text_options
+from oxillama.cli.flags import draft_settings, flag_of, sampling_settings, text_settings
+from oxillama.cli.options import add_engine_options, add_model_option, add_text_options
 from oxillama.cli.serve import add_server_options
 from oxillama.cli.values import OFFLOAD_FLAGS, add_offload
 
@@ -31,26 +32,28 @@ FLAGS = {
     "tensor_types": "--tensor-type",
 }
 FLAGS |= {
-    name: f"--{name.replace('_', '-')}"
+    name: flag_of(name)
     for name in (
         "context_size",
         "allow_requantize",
         "kv_type",
         "kv_budget",
         "logit_bias",
-        "max_tokens",
-        "stop",
-        "deadline",
         "pooling",
         "dimensions",
         "dtype",
         "top_n",
         "template",
         "draft",
-        "num_speculative",
     )
 }
-FLAGS |= {name: f"--{name.replace('_', '-')}" for name in (*SAMPLING, *DENOISING)} | CONSTRAINT_FLAGS | OFFLOAD_FLAGS
+FLAGS |= {one.name: flag_of(one.name) for one in sampling_settings()} | CONSTRAINT_FLAGS | OFFLOAD_FLAGS
+
+
+def flags() -> dict[str, str]:
+    """Flags by the names of settings."""
+    found = [*text_settings(), *draft_settings(), *diffuse_settings()]
+    return FLAGS | {one.name: flag_of(one.name) for one in found}
 
 
 # Arguments after the model, of commands that take a text.
@@ -64,8 +67,31 @@ TEXTS = {
 ONE_TEXT = ("run", "diffuse", "tokenize")
 
 
+Fill = Callable[[argparse.ArgumentParser], None]
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one line."""
+    """A parser that reports an error in one line.
+
+    fill: adds options that are known from modules which other commands don't import, when they are asked for.
+    """
+
+    def __init__(self, *given: Any, fill: Fill | None = None, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._fill = fill
+
+    def parse_known_args(self, *given: Any, **options: Any) -> Any:
+        self._filled()
+        return super().parse_known_args(*given, **options)
+
+    def format_help(self) -> str:
+        self._filled()
+        return super().format_help()
+
+    def _filled(self) -> None:
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            fill(self)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"oxillama: error: {message}; see `{self.prog} --help`\n")
@@ -79,37 +105,18 @@ def make_parser() -> argparse.ArgumentParser:
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
 
-    def add(name: str, module: str, text: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    def add(name: str, module: str, text: str, fill: Fill | None = None) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False, fill=fill)
         # Given before or after the command; the default is the parser's above.
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         command.set_defaults(command=_lazy(module, name.replace("-", "_")), parser=command)
         return command
 
-    run = add("run", "text", "Continue a prompt.")
-    run.add_argument("prompt", nargs="?", metavar="PROMPT", help="text; - or nothing reads standard input")
-    run.add_argument("--echo", action="store_true", help="print the prompt too")
-    add_text_options(run)
-    _add_diffuse(add)
-    chat = add("chat", "chat", "Talk to a model. /help lists what can be typed; Ctrl-C stops an answer, Ctrl-D leaves.")
-    chat.add_argument("--system", metavar="TEXT", help="system message")
-    chat.add_argument("--chat-template", metavar="FILE", help="a Jinja template in place of the model's own")
-    chat.add_argument(
-        "--template-kwarg",
-        action="append",
-        default=[],
-        metavar="K=V",
-        help="a variable of the template, V as JSON or text",
-    )
-    thinks = chat.add_mutually_exclusive_group()
-    thinks.add_argument("--think", action="store_true", default=None, help="let the model think before it answers")
-    thinks.add_argument("--no-think", action="store_false", dest="think", help="let it answer at once")
-    chat.add_argument("--tools", metavar="FILE", help="JSON list of functions it may call; you type what they return")
-    formats = "hermes, qwen, mistral, mistral-args, llama3, generic, text; none refuses tools that it doesn't show"
-    chat.add_argument(
-        "--tool-format", metavar="NAME", help=f"how it writes calls, if its template doesn't tell: {formats}"
-    )
-    add_text_options(chat)
+    add("run", "text", "Continue a prompt.", _add_run_options)
+    add("diffuse", "denoise", "Continue a prompt by denoising, with a diffusion model (LLaDA, Dream, RND1).",
+        add_diffuse_options)  # fmt: skip
+    add("chat", "chat", "Talk to a model. /help lists what can be typed; Ctrl-C stops an answer, Ctrl-D leaves.",
+        _add_chat_options)  # fmt: skip
     info = add("info", "tools", "Tell what is in a GGUF file.")
     info.add_argument("file", nargs="?", metavar="FILE", help="the same as -m FILE")
     add_model_option(info)
@@ -162,7 +169,34 @@ def check_model_is_no_text(args: argparse.Namespace, unknown: Sequence[str]) -> 
             args.parser.error(f"a model's file is given with -m: oxillama {command} -m {text}{TEXTS.get(command, '')}")
 
 
-def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="text; - or nothing reads standard input")
+    parser.add_argument("--echo", action="store_true", help="print the prompt too")
+    add_text_options(parser)
+
+
+def _add_chat_options(chat: argparse.ArgumentParser) -> None:
+    chat.add_argument("--system", metavar="TEXT", help="system message")
+    chat.add_argument("--chat-template", metavar="FILE", help="a Jinja template in place of the model's own")
+    chat.add_argument(
+        "--template-kwarg",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="a variable of the template, V as JSON or text",
+    )
+    thinks = chat.add_mutually_exclusive_group()
+    thinks.add_argument("--think", action="store_true", default=None, help="let the model think before it answers")
+    thinks.add_argument("--no-think", action="store_false", dest="think", help="let it answer at once")
+    chat.add_argument("--tools", metavar="FILE", help="JSON list of functions it may call; you type what they return")
+    formats = "hermes, qwen, mistral, mistral-args, llama3, generic, text; none refuses tools that it doesn't show"
+    chat.add_argument(
+        "--tool-format", metavar="NAME", help=f"how it writes calls, if its template doesn't tell: {formats}"
+    )
+    add_text_options(chat)
+
+
+def _add_tool_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     tokenize = add("tokenize", "tools", "Print the token ids of a text as JSON.")
     tokenize.add_argument("text", nargs="?", metavar="TEXT", help="- or nothing reads standard input")
     add_model_option(tokenize)
@@ -196,8 +230,8 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
     serve = add("serve", "serve", "Serve models over HTTP: the APIs of OpenAI and Anthropic.")
     add_engine_options(serve)
     add_server_options(serve)
-    batch = add("batch", "batch", "Answer a file of requests, or the rows of a table; stopped, it goes on later.")
-    add_batch_options(batch)
+    add("batch", "batch", "Answer a file of requests, or the rows of a table; stopped, it goes on later.",
+        add_batch_options)  # fmt: skip
     snapshot = add("snapshot", "snapshot", "Tell what a snapshot is of.")
     snapshot.add_argument("action", choices=["info"], help="what to do with it")
     snapshot.add_argument("file", metavar="FILE")
@@ -211,19 +245,6 @@ def _add_tool_commands(add: Callable[[str, str, str], argparse.ArgumentParser]) 
         "--import", action="append", default=[], dest="imports", metavar="MODULE",
         help="import it first, as a program does that uses it beside oxillama: torch, sklearn; may be repeated",
     )  # fmt: skip
-
-
-def _add_diffuse(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
-    command = add("diffuse", "denoise", "Continue a prompt by denoising, with a diffusion model (LLaDA, Dream, RND1).")
-    command.add_argument("prompt", nargs="?", metavar="PROMPT", help="text; - or nothing reads standard input")
-    command.add_argument("--echo", action="store_true", help="print the prompt too")
-    command.add_argument("--chat", action="store_true", help="the prompt is a message, for the model's chat template")
-    command.add_argument("--progress", action="store_true", help="show the steps even if stderr is no terminal")
-    group = command.add_argument_group("denoising")
-    for name, (kind, text) in DENOISING.items():
-        flags = ["-n"] * (name == "max_tokens") + [f"--{name.replace('_', '-')}"]
-        group.add_argument(*flags, type=kind, metavar="N" if kind is int else "X", help=text)
-    add_engine_options(command)
 
 
 def _add_quantize(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
@@ -281,10 +302,11 @@ def with_flags(message: str) -> str:
 
     Words that may also mean something else count as settings only at the beginning.
     """
+    known = flags()
     message = re.sub(r"overrides=\{['\"]([^'\"]+)['\"]: ([^{}]*)\}", r"--override \1=\2", message)
     message = re.sub(r"(?<![\w.])rope\.([a-z_]+)", r"--rope \1", message)
-    message = re.sub(r"(?<![\w.])offload\.[a-z]+", lambda m: FLAGS.get(m[0], m[0]), message)
+    message = re.sub(r"(?<![\w.])offload\.[a-z]+", lambda m: known.get(m[0], m[0]), message)
     single = re.match(r"[a-z]+(?=\W)", message)
-    if single and single[0] in FLAGS:
-        message = FLAGS[single[0]] + message[single.end() :]
-    return re.sub(r"(?<![\w./'\"-])[a-z]+_[a-z_]+(?![\w./'\"-])", lambda m: FLAGS.get(m[0], m[0]), message)
+    if single and single[0] in known:
+        message = known[single[0]] + message[single.end() :]
+    return re.sub(r"(?<![\w./'\"-])[a-z]+_[a-z_]+(?![\w./'\"-])", lambda m: known.get(m[0], m[0]), message)

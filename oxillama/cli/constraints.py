@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from oxillama._util.settings import settings_of
 from oxillama.cli.files import read_text_file
-from oxillama.sampler_config import SCHEMA_MODES
+from oxillama.sampler_config import CONSTRAINTS, SCHEMA_MODES, SamplerConfig
 
 __all__ = ["CONSTRAINT_FLAGS", "add_constraints", "read_constraints"]
 
-CONSTRAINT_FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("grammar", "json_schema", "regex", "choices")}
+CONSTRAINT_FLAGS = {name: f"--{name.replace('_', '-')}" for name in CONSTRAINTS}
 
 
 def add_constraints(parser: argparse.ArgumentParser) -> None:
@@ -21,11 +22,7 @@ def add_constraints(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--grammar-file", metavar="FILE", help="the same from a file")
     one.add_argument("--json-schema", metavar="JSON", help="JSON that follows this schema; {} is any")
     one.add_argument("--json-schema-file", metavar="FILE", help="the same from a file")
-    group.add_argument(
-        "--schema-mode",
-        choices=SCHEMA_MODES,
-        help="generate (default): plain numbers, no properties but those named; full: all that the schema allows",
-    )
+    group.add_argument("--schema-mode", choices=SCHEMA_MODES, help=settings_of(SamplerConfig)["schema_mode"].brief)
     one.add_argument("--regex", metavar="PATTERN", help="a text that this pattern matches as a whole")
     one.add_argument("--choices", metavar="TEXT", action="append", help="this text, or another if it is repeated")
 

@@ -5,29 +5,34 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import Any
 
 import oxillama
-from oxillama.cli.options import load_engine, read_prompt
+from oxillama._util.settings import Setting, settings_of
+from oxillama.cli.flags import add_flags, given
+from oxillama.cli.options import add_engine_options, load_engine, read_prompt
 from oxillama.cli.text import speed_line
 
-__all__ = ["OPTIONS", "diffuse"]
+__all__ = ["add_diffuse_options", "diffuse", "diffuse_settings"]
 
-# Options of `Engine.diffuse`: type, and what they mean.
-OPTIONS: dict[str, tuple[type, str]] = {
-    "max_tokens": (int, "positions to write; default 128"),
-    "steps": (int, "passes of the model; default: one for each position"),
-    "block_length": (int, "write blocks of so many positions one after another"),
-    "order": (str, "low_confidence, maskgit_plus, topk_margin, entropy, random or origin"),
-    "eps": (float, "last of the times, without blocks; default 0.001"),
-    "temperature": (float, "of tokens; default 0"),
-    "top_p": (float, "of tokens; default 1"),
-    "top_k": (int, "of tokens; default 0, all"),
-    "order_temperature": (float, "draw the order too; default 0"),
-    "cfg_scale": (float, "weight of the prompt beyond its own; default 0"),
-    "seed": (int, "default random"),
-    "mask_token": (int, "the mask's id, where the file names none"),
-}
+# Options of `Engine.diffuse` that are no flags: functions, what Ctrl-C does, and what --lora does.
+LEFT_OUT = ("on_step", "cancel_token", "lora")
+
+
+def add_diffuse_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="text; - or nothing reads standard input")
+    parser.add_argument("--echo", action="store_true", help="print the prompt too")
+    parser.add_argument("--chat", action="store_true", help="the prompt is a message, for the model's chat template")
+    parser.add_argument("--progress", action="store_true", help="show the steps even if stderr is no terminal")
+    add_flags(parser.add_argument_group("denoising"), diffuse_settings(), {"max_tokens": "-n"})
+    add_engine_options(parser)
+
+
+def diffuse_settings() -> list[Setting]:
+    """Options of `Engine.diffuse` that are flags."""
+    from oxillama.sampling.denoising import DiffusionSettings
+
+    return [one for name, one in settings_of(DiffusionSettings).items() if name not in LEFT_OUT]
 
 
 def diffuse(args: argparse.Namespace) -> int:
@@ -35,13 +40,13 @@ def diffuse(args: argparse.Namespace) -> int:
     prompt = read_prompt(args.prompt, "PROMPT")
     if not prompt:
         raise oxillama.ConfigError("PROMPT is empty: give at least one character")
-    options: dict[str, Any] = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
+    options = given(args, diffuse_settings())
     with load_engine(args) as engine:
-        given = engine.chat_tokens([{"role": "user", "content": prompt}]) if args.chat else prompt
+        start = engine.chat_tokens([{"role": "user", "content": prompt}]) if args.chat else prompt
         if args.progress or sys.stderr.isatty():
             options["on_step"] = _show
         started = time.perf_counter()
-        found = engine.diffuse(given, **options)
+        found = engine.diffuse(start, **options)
         seconds = time.perf_counter() - started
     if "on_step" in options:
         print(file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import oxillama
@@ -13,6 +13,7 @@ from oxillama._util.signals import DeferredInterrupt
 from oxillama._util.text_files import without_mark
 from oxillama.cli.constraints import add_constraints, read_constraints
 from oxillama.cli.files import model_file, named_file, scaled
+from oxillama.cli.flags import add_flags, draft_settings, given, sampling_settings, text_settings
 from oxillama.cli.progress import LoadingLine
 from oxillama.cli.values import add_offload, biases, pairs, read_offload, size_of
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from oxillama.engine import Engine
 
 __all__ = [
-    "SAMPLING",
     "add_engine_options",
     "add_model_option",
     "add_text_options",
@@ -31,33 +31,6 @@ __all__ = [
 ]
 
 NAMED = ("lookup", "grammar")  # drafts without a file
-
-SAMPLING: dict[str, tuple[Callable[[str], Any], str]] = {
-    "temperature": (float, "0 always takes the likeliest token"),
-    "top_k": (int, "keep the k likeliest tokens; 0 keeps all"),
-    "top_p": (float, "keep the fewest tokens with this probability together"),
-    "min_p": (float, "keep tokens this likely, relative to the likeliest"),
-    "typical_p": (float, "keep the most typical tokens with this probability together"),
-    "top_a": (float, "keep tokens with this share of the squared highest probability"),
-    "eta_cutoff": (float, "keep tokens this probable, or less where the entropy is high"),
-    "epsilon_cutoff": (float, "keep tokens this probable"),
-    "top_n_sigma": (float, "keep logits this many standard deviations below the highest; 0 keeps all"),
-    "repetition_penalty": (float, "1 is none"),
-    "frequency_penalty": (float, "taken off for each time that a token came"),
-    "presence_penalty": (float, "taken off once"),
-    "repetition_penalty_window": (int, "tokens that these look back"),
-    "dry_multiplier": (float, "against repetitions of several tokens; 0 is none"),
-    "dry_base": (float, "how its penalty grows with a repetition"),
-    "dry_allowed_length": (int, "tokens that may be repeated"),
-    "xtc_probability": (float, "how often the likeliest tokens are left out"),
-    "xtc_threshold": (float, "how probable these are"),
-    "mirostat": (int, "1 or 2 steers the surprise; 0 is off"),
-    "mirostat_tau": (float, "surprise to steer to, in bits"),
-    "mirostat_eta": (float, "how quickly"),
-    "dynatemp_range": (float, "the temperature follows the entropy this far up and down"),
-    "dynatemp_exponent": (float, "how it does"),
-    "seed": (int, "the same seed gives the same text"),
-}
 
 
 def add_model_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -97,18 +70,10 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of generating text with a model."""
-    group = parser.add_argument_group("output")
-    group.add_argument("-n", "--max-tokens", type=int, metavar="N", help="default: up to the context's end")
-    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end there; may be repeated")
-    group.add_argument("--ignore-eos", action="store_true", help="go on when the model wants to end")
-    group.add_argument("--deadline", type=float, metavar="S", help="end a text that is not done after S seconds")
+    add_flags(parser.add_argument_group("output"), text_settings(), {"max_tokens": "-n"})
     group = parser.add_argument_group("sampling")
     group.description = "Defaults are those that the model's file gives (`oxillama info`), and else the ones here."
-    defaults = oxillama.SamplerConfig()
-    for name, (kind, text) in SAMPLING.items():
-        default = getattr(defaults, name)
-        shown = "random" if default is None else default
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=f"{text}; default {shown}")
+    add_flags(group, sampling_settings())
     group.add_argument(
         "--logit-bias", action="append", default=[], metavar="ID=X",
         help="add X to this token's logit, -inf bans it; may be repeated; `oxillama tokenize` tells ids",
@@ -116,7 +81,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     add_constraints(parser)
     group = parser.add_argument_group("speculative decoding, which changes no text")
     group.add_argument("--draft", metavar="FILE", help="a smaller model with the same tokens; or lookup, or grammar")
-    group.add_argument("--num-speculative", type=int, metavar="N", help="draft tokens at a time, at most; default 4")
+    add_flags(group, draft_settings())
     add_engine_options(parser)
 
 
@@ -162,7 +127,9 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
 @contextlib.contextmanager
 def draft_options(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Keywords of `Engine.stream` for the draft, which stays loaded until the block ends."""
-    options = {name: value for name in ("draft", "num_speculative") if (value := getattr(args, name)) is not None}
+    options = given(args, draft_settings())
+    if args.draft is not None:
+        options["draft"] = args.draft
     with contextlib.ExitStack() as closing:
         if options.get("draft", "lookup") not in NAMED:
             file = named_file("--draft", args.draft)
@@ -173,13 +140,10 @@ def draft_options(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def text_options(args: argparse.Namespace) -> dict[str, Any]:
     """Keywords for `Engine.stream`."""
-    sampling = {name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None}
-    sampling |= read_constraints(args)
+    found = given(args, [*text_settings(), *sampling_settings()]) | read_constraints(args)
     if args.logit_bias:
-        sampling["logit_bias"] = biases("--logit-bias", args.logit_bias)
-    if args.deadline is not None:
-        sampling["deadline"] = args.deadline
-    return {"max_tokens": args.max_tokens, "stop": args.stop, "ignore_eos": args.ignore_eos, **sampling}
+        found["logit_bias"] = biases("--logit-bias", args.logit_bias)
+    return found
 
 
 def read_prompt(given: str | None, name: str) -> str:

@@ -12,12 +12,13 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import oxillama
 from oxillama._util.blas import import_numpy
 from oxillama._util.checks import check_int, nearest
+from oxillama._util.settings import settings_of
 from oxillama.cli.files import model_file, named_file
 from oxillama.cli.options import NAMED, engine_options
 from oxillama.config import EngineConfig, field_names
@@ -37,20 +38,20 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--draft", metavar="FILE", help="a smaller model with the same tokens; or lookup, or grammar")
     group.add_argument("--num-speculative", type=int, metavar="N", help="draft tokens at a time, at most; default 4")
     group.add_argument("--check-config", action="store_true", help="print the settings, and serve nothing")
-    for one in fields(ServerConfig):
-        text, default = one.metadata["text"], one.default
+    for one in settings_of(ServerConfig).values():
+        text, default = one.text, one.default
         name = one.name.replace("_", "-")
-        if one.type == "bool":
+        if one.kind == "bool":
             flag = f"--no-{name}" if default else f"--{name}"
             shown = f"without {text}" if default else text
             group.add_argument(flag, dest=f"server_{one.name}", action="store_const", const=not default, help=shown)
-        elif one.type == "tuple[str, ...]":
+        elif one.item is not None:
             group.add_argument(
-                f"--{name}", dest=f"server_{one.name}", action="append", metavar=one.metadata["metavar"],
+                f"--{name}", dest=f"server_{one.name}", action="append", metavar=one.metavar,
                 help=f"{text}; may be repeated",
             )  # fmt: skip
         else:
-            metavar = one.metadata["metavar"] or ("SIZE" if one.metadata["size"] else "X")
+            metavar = one.metavar or ("SIZE" if one.size else "X")
             known = "; default " + shown_default(default) if default is not None else ""
             group.add_argument(f"--{name}", dest=f"server_{one.name}", metavar=metavar, help=text + known)
 

@@ -12,10 +12,10 @@ from itertools import islice
 from types import GeneratorType, TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 
-from oxillama._util.checks import check_bool, check_choice, check_int
+from oxillama._util.checks import check_bool
 from oxillama._util.pickling import stays_here
+from oxillama._util.settings import check_fields, setting, settings, settings_of
 from oxillama._util.signals import DeferredInterrupt, Finalizer
-from oxillama.config import field_names
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import Progress, TextOptions, check_options, read_options
@@ -52,39 +52,45 @@ Errors = Literal["raise", "yield"]
 Outcome = Completion | list[Completion] | BatchFailure
 
 
+@settings()
 @dataclass(frozen=True)
 class BatchSettings:
     """Options of a batch, checked.
 
-    ordered: results in the order of the prompts; else as they finish, and `index` tells which prompt's they are.
-    max_in_flight: prompts taken whose results were not given yet, at most.
-    errors: a prompt that fails has its error raised in its place, and asking for the next result goes on after it; or
-        "yield": a `BatchFailure` in its place. No other result is lost either way, nor by an interrupt: after Ctrl-C,
-        too, asking for the next result goes on.
-    progress: True shows a bar on stderr; a function is called with the number of results given, and of all if `prompts`
-        has a length, else None.
+    {fields}
 
     Other options are those of `stream`, for all prompts. A cancel token ends what is under way, and takes no more
     prompts. A deadline counts from each prompt's own first step unless `deadline_from` says "submit"; a prompt that has
     no token by then fails with DeadlineError.
     """
 
-    ordered: bool = True
-    max_in_flight: int = MAX_IN_FLIGHT
-    errors: Errors = "raise"
-    progress: Progress = False
+    ordered: bool = setting(
+        True, "results in the order of the prompts; else as they finish, and `index` tells which prompt's they are."
+    )
+    max_in_flight: int = setting(
+        MAX_IN_FLIGHT, "prompts taken whose results were not given yet, at most.", least=1, most=MOST_IN_FLIGHT
+    )
+    errors: Errors = setting(
+        "raise",
+        "a prompt that fails has its error raised in its place, and asking for the next result goes on after "
+        'it; or "yield": a `BatchFailure` in its place. No other result is lost either way, nor by an interrupt: after '
+        "Ctrl-C, too, asking for the next result goes on.",
+        choices=("raise", "yield"),
+    )
+    progress: Progress = setting(
+        False,
+        "True shows a bar on stderr; a function is called with the number of results given, and of all if "
+        "`prompts` has a length, else None.",
+        check=lambda name, given: given if callable(given) else check_bool(name, given),
+    )
     total: int | None = None  # prompts, if they are counted
 
     def __post_init__(self) -> None:
         """Raises ConfigError for values out of range."""
-        check_bool("ordered", self.ordered)
-        object.__setattr__(self, "max_in_flight", check_int("max_in_flight", self.max_in_flight, 1, MOST_IN_FLIGHT))
-        check_choice("errors", self.errors, ("raise", "yield"))
-        if not callable(self.progress):
-            check_bool("progress", self.progress)
+        check_fields(self)
 
 
-SETTINGS = tuple(name for name in field_names(BatchSettings) if name != "total")  # which is no keyword
+SETTINGS = tuple(settings_of(BatchSettings))
 
 
 def read_settings(prompts: Any, options: dict[str, Any]) -> BatchSettings:

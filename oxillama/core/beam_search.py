@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_bool, check_float, check_int, check_type, suggests_fields
+from oxillama._util.checks import check_type
+from oxillama._util.settings import check_fields, setting, settings
 from oxillama.config import MAX_CONTEXT
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import ServingOptions
@@ -62,35 +63,34 @@ MAX_PENALTY = 32.0
 Candidate = tuple[float, int, int]  # log-probability of all its tokens, number of the beam that it continues, token
 
 
-@suggests_fields
+@settings()
 @dataclass(frozen=True, slots=True)
 class BeamSearchConfig:
     """How continuations are looked for. Every field is a keyword of `beam_search`.
 
-    beam_width: beams that are followed, and results.
-    max_new_tokens: tokens of a result at most; the context's end may come before.
-    length_penalty: a result's score is the sum of its tokens' log-probabilities / length ** length_penalty. The length
-        counts its tokens and that of the end, as in Hugging Face's transformers (`BeamHypotheses.add`). Above 0 it
-        favours longer results, below 0 shorter ones.
-    early_stopping: stop as soon as there are beam_width finished results; else when no beam can get better than those.
+    {fields}
 
     Raises ConfigError, which names the field, its value and its range.
     """
 
-    beam_width: int = 4
-    max_new_tokens: int = 256
-    length_penalty: float = 1.0
-    early_stopping: bool = True
+    beam_width: int = setting(4, "beams that are followed, and results.", least=1, most=MAX_BEAMS)
+    max_new_tokens: int = setting(
+        256, "tokens of a result at most; the context's end may come before.", least=1, most=MAX_CONTEXT
+    )
+    length_penalty: float = setting(
+        1.0,
+        "a result's score is the sum of its tokens' log-probabilities / length ** length_penalty. The length "
+        "counts its tokens and that of the end, as in Hugging Face's transformers (`BeamHypotheses.add`). Above 0 it "
+        "favours longer results, below 0 shorter ones.",
+        least=-MAX_PENALTY,
+        most=MAX_PENALTY,
+    )
+    early_stopping: bool = setting(
+        True, "stop as soon as there are beam_width finished results; else when no beam can get better than those."
+    )
 
     def __post_init__(self) -> None:
-        checked = {
-            "beam_width": check_int("beam_width", self.beam_width, 1, MAX_BEAMS),
-            "max_new_tokens": check_int("max_new_tokens", self.max_new_tokens, 1, MAX_CONTEXT),
-            "length_penalty": check_float("length_penalty", self.length_penalty, -MAX_PENALTY, MAX_PENALTY),
-            "early_stopping": check_bool("early_stopping", self.early_stopping),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        check_fields(self)
 
 
 def choose(
@@ -185,6 +185,7 @@ class BeamOutbox(ResultQueue):
         self.search.stop(error)
 
 
+@settings()
 @dataclass(frozen=True)
 class BeamOptions:
     """Options of a beam search, checked.
@@ -194,24 +195,25 @@ class BeamOptions:
         `min_tokens` leave log-probabilities as they are, and `logit_bias` adds to them; and `priority`, `deadline`,
         `deadline_from`, `cache_prompt`, `cache_salt`. Nothing is drawn at random: other fields of `SamplerConfig` have
         no place here.
-    ignore_eos: end-of-generation tokens are tokens like others.
-    stop_token_ids: ids of tokens that end a text, beside those that end it for the model.
-    cancel_token: lets another thread stop it; what there is by then is returned, unfinished beams included.
+    {fields}
     """
 
     config: BeamSearchConfig
     chain: SamplerChain  # what the grammar bans; it ends with `draw`, which isn't used
     serving: ServingOptions
-    ignore_eos: bool = False
-    cancel_token: CancelToken | None = None
-    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = setting(False, "end-of-generation tokens are tokens like others.")
+    cancel_token: CancelToken | None = setting(
+        None,
+        "lets another thread stop it; what there is by then is returned, unfinished beams included.",
+        check=lambda name, given: check_type(name, given, CancelToken),
+    )
+    stop_token_ids: tuple[int, ...] = setting(
+        (), "ids of tokens that end a text, beside those that end it for the model.", check=checked_ids
+    )
 
     def __post_init__(self) -> None:
         """Raises ConfigError for other values."""
-        check_bool("ignore_eos", self.ignore_eos)
-        object.__setattr__(self, "stop_token_ids", checked_ids("stop_token_ids", self.stop_token_ids))
-        if self.cancel_token is not None:
-            check_type("cancel_token", self.cancel_token, CancelToken)
+        check_fields(self)
 
 
 class BeamSearch:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_bool, check_choice, check_int
+from oxillama._util.settings import check_fields, setting, settings
 from oxillama.config import field_names
 from oxillama.drafts.cost_model import AcceptanceEstimate
 from oxillama.drafts.draft import Distribution, Draft, SpecStats
@@ -47,58 +47,13 @@ MAX_SPECULATIVE = 32
 MAX_DRAFTS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class DraftOptions:
-    """Every field is a keyword of `generate`, `stream`, `chat` and `batch`.
-
-    With acceptance="match" none of them changes what these return.
-
-    draft: source of draft tokens, several of which the model verifies in one step: "lookup" (`PromptLookup`), "grammar"
-        (`GrammarDraft`), a `Draft`, an `Engine` (its model, as a `DraftModel`), or a list of these, of which the first
-        counts that has something to propose. A model's file is loaded once for many requests: `DraftModel(path)`.
-    num_speculative: draft tokens at a time, at most; 0 to 32.
-    acceptance: "match": a draft token counts if the request's own sampler draws it. "rejection": it counts with the
-        probability min(1, p / q), p of the model and q of the draft, and otherwise another token takes its place, so
-        that texts are others, but as likely as without: for drafts that draw at random. Not with mirostat.
-    adaptive: draft as many as pay by what was measured, and none where none do; else as many as there are. None: with
-        "match" alone. With "rejection" a text depends on how many are drafted, so that True is refused there: each
-        round has num_speculative draft tokens, as far as the draft has an idea, however many steps they take.
-
-    With "rejection" the text is a function of prompt, seed, sampling options, model, draft and num_speculative.
-
-    Raises ConfigError, which names the field and its value, also for the others without a draft.
-    """
-
-    draft: Any = None
-    num_speculative: int = 4
-    acceptance: str = "match"
-    adaptive: bool | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "draft", _checked(self.draft))
-        check_int("num_speculative", self.num_speculative, 0, MAX_SPECULATIVE)
-        check_choice("acceptance", self.acceptance, ACCEPTANCES)
-        if self.adaptive is None:
-            object.__setattr__(self, "adaptive", self.acceptance == "match")
-        if check_bool("adaptive", self.adaptive) and self.acceptance == "rejection":
-            raise ConfigError(
-                "adaptive must be left out or False with acceptance='rejection', not True: how many tokens are drafted "
-                "would follow measured times, and the text with it"
-            )
-
-
-DRAFT_FIELDS = field_names(DraftOptions)
-
-
-def _checked(draft: Any) -> tuple[str | Draft, ...]:
-    if draft is None:
-        return ()
+def _checked(name: str, draft: Any) -> tuple[str | Draft, ...]:
     alone = isinstance(draft, str | bytes | Mapping | Set | Draft) or not isinstance(draft, Iterable)
     drafts = (draft,) if alone else tuple(draft)
     if not 0 < len(drafts) <= MAX_DRAFTS:
-        raise ConfigError(f"draft must be None, one draft, or a list of 1 to {MAX_DRAFTS}, not of {len(drafts)}")
+        raise ConfigError(f"{name} must be None, one draft, or a list of 1 to {MAX_DRAFTS}, not of {len(drafts)}")
     for i, one in enumerate(drafts):
-        _check_one("draft" if alone else f"draft[{i}]", one)
+        _check_one(name if alone else f"{name}[{i}]", one)
     return tuple(one.as_draft() if isinstance(one, DraftSource) else one for one in drafts)
 
 
@@ -129,6 +84,64 @@ def _check_one(name: str, draft: Any) -> None:
 
 def _is_path(text: str) -> bool:
     return text.lower().endswith(".gguf") or os.sep in text
+
+
+@settings()
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """Every field is a keyword of `generate`, `stream`, `chat` and `batch`.
+
+    With acceptance="match" none of them changes what these return.
+
+    {fields}
+
+    With "rejection" the text is a function of prompt, seed, sampling options, model, draft and num_speculative.
+
+    Raises ConfigError, which names the field and its value, also for the others without a draft.
+    """
+
+    draft: Any = setting(
+        None,
+        'source of draft tokens, several of which the model verifies in one step: "lookup" (`PromptLookup`), '
+        '"grammar" (`GrammarDraft`), a `Draft`, an `Engine` (its model, as a `DraftModel`), or a list of these, of '
+        "which the first counts that has something to propose. A model's file is loaded once for many requests: "
+        "`DraftModel(path)`.",
+        check=_checked,
+        brief="where draft tokens come from; it changes no text",
+    )
+    num_speculative: int = setting(
+        4, "draft tokens at a time, at most; 0 to 32.", most=MAX_SPECULATIVE, brief="draft tokens at a time, at most"
+    )
+    acceptance: Acceptance = setting(
+        "match",
+        '"match": a draft token counts if the request\'s own sampler draws it. "rejection": it counts with '
+        "the probability min(1, p / q), p of the model and q of the draft, and otherwise another token takes its "
+        "place, so that texts are others, but as likely as without: for drafts that draw at random. Not with mirostat.",
+        choices=ACCEPTANCES,
+        brief="when a draft token counts: `match`, or `rejection`, with which texts are others",
+    )
+    adaptive: bool | None = setting(
+        None,
+        "draft as many as pay by what was measured, and none where none do; else as many as there are. None: "
+        'with "match" alone. With "rejection" a text depends on how many are drafted, so that True is refused there: '
+        "each round has num_speculative draft tokens, as far as the draft has an idea, however many steps they take.",
+        brief="draft as many as pay by what was measured",
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.draft is None:
+            object.__setattr__(self, "draft", ())
+        if self.adaptive is None:
+            object.__setattr__(self, "adaptive", self.acceptance == "match")
+        if self.adaptive and self.acceptance == "rejection":
+            raise ConfigError(
+                "adaptive must be left out or False with acceptance='rejection', not True: how many tokens are drafted "
+                "would follow measured times, and the text with it"
+            )
+
+
+DRAFT_FIELDS = field_names(DraftOptions)
 
 
 NO_DRAFTS = DraftOptions()

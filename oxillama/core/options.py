@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_bool, check_choice, check_float, check_int, check_keywords
+from oxillama._util.checks import check_keywords
+from oxillama._util.settings import check_fields, setting, settings, settings_of
 from oxillama.chat.format import ChatFormat
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import ToolFormat
@@ -90,42 +90,60 @@ class RequestOptions(SamplingOptions, total=False):
     adaptive: bool | None
 
 
+def _check_salt(name: str, salt: Any) -> str:
+    if not isinstance(salt, str):
+        raise ConfigError(f"{name} must be a str or None, not {salt!r}")
+    return salt
+
+
+@settings()
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
     """Every field is a keyword of the calls for texts; some are of `session` and `beam_search`.
 
-    priority: requests of a higher one go first, and lose what is computed last; 0 to 100. Waiting makes up for it.
-    deadline: seconds after which the request ends with the finish reason "deadline" and what there is by then. None is
-        no limit.
-    deadline_from: whether they count from when the request is queued ("submit") or from its first step in the model
-        ("start"), so that waiting behind others takes nothing from it. None: from "start" in `batch`, whose prompts
-        are queued long before their turn, and else from "submit".
-    cache_prompt: begin with the KV of earlier requests that began alike, and leave it for others.
-    cache_salt: only requests with the same one share beginnings, so that none can tell by its speed what others ask.
-    lora: adapters, a list of (name, scale) or of names; [] for none, None for those that were pushed.
+    {fields}
 
     Raises ConfigError, which names the field, its value and its range.
     """
 
-    priority: int = 0
-    deadline: float | None = None
-    deadline_from: DeadlineFrom | None = None
-    cache_prompt: bool = True
-    cache_salt: str | None = None
-    lora: Wanted = None
+    priority: int = setting(
+        0,
+        "requests of a higher one go first, and lose what is computed last; 0 to 100. Waiting makes up for it.",
+        most=MAX_PRIORITY,
+    )
+    deadline: float | None = setting(
+        None,
+        'seconds after which the request ends with the finish reason "deadline" and what there is by then. None '
+        "is no limit.",
+        above=True,
+        brief="end a text that is not done after so many seconds",
+        metavar="S",
+    )
+    deadline_from: DeadlineFrom | None = setting(
+        None,
+        'whether they count from when the request is queued ("submit") or from its first step in the model '
+        '("start"), so that waiting behind others takes nothing from it. None: from "start" in `batch`, whose prompts '
+        'are queued long before their turn, and else from "submit".',
+        choices=get_args(DeadlineFrom),
+    )
+    cache_prompt: bool = setting(
+        True, "begin with the KV of earlier requests that began alike, and leave it for others."
+    )
+    cache_salt: str | None = setting(
+        None,
+        "only requests with the same one share beginnings, so that none can tell by its speed what others ask.",
+        check=_check_salt,
+    )
+    lora: Wanted = setting(
+        None,
+        "adapters, a list of (name, scale) or of names; [] for none, None for those that were pushed.",
+        check=check_wanted,
+    )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "priority", check_int("priority", self.priority, 0, MAX_PRIORITY))
-        if self.deadline is not None:
-            object.__setattr__(self, "deadline", check_float("deadline", self.deadline, 0.0, above=True))
-        if self.deadline_from is not None:
-            check_choice("deadline_from", self.deadline_from, get_args(DeadlineFrom))
-            if self.deadline is None:
-                raise ConfigError("deadline_from says from when a deadline counts: give deadline too")
-        check_bool("cache_prompt", self.cache_prompt)
-        if self.cache_salt is not None and not isinstance(self.cache_salt, str):
-            raise ConfigError(f"cache_salt must be a str or None, not {self.cache_salt!r}")
-        object.__setattr__(self, "lora", check_wanted("lora", self.lora))
+        check_fields(self)
+        if self.deadline_from is not None and self.deadline is None:
+            raise ConfigError("deadline_from says from when a deadline counts: give deadline too")
 
     def cache_key(self, kv_type: str, loras: LoraSet) -> CacheKey | None:
         """Under which the prefix cache has what a request computes; None if it is neither to find nor to leave any."""
@@ -242,40 +260,38 @@ _KEYWORDS = {
 }
 
 
+def check_criteria(name: str, criteria: Any) -> tuple[StoppingCriterion, ...]:
+    """`criteria` as a tuple, of None an empty one. Raises ConfigError unless all can be called."""
+    if criteria is None:
+        return ()
+    if callable(criteria):
+        return (criteria,)
+    if isinstance(criteria, str | bytes | Mapping) or not isinstance(criteria, Iterable):
+        raise ConfigError(f"{name} must be a function or a list of them, not {type(criteria).__name__}")
+    found = tuple(criteria)
+    for i, criterion in enumerate(found):
+        if not callable(criterion):
+            raise ConfigError(f"{name}[{i}] must be a function (ids, logits), not {criterion!r}")
+    return found
+
+
+def _check_cancel_token(name: str, token: Any) -> CancelToken:
+    if not isinstance(token, CancelToken):
+        raise ConfigError(f"{name} must be a CancelToken, not {type(token).__name__}")
+    return token
+
+
+@settings()
 @dataclass(frozen=True)
 class TextOptions:
     """Options of a text, checked.
 
-    max_tokens: tokens to generate at most; None: up to the context's end. 0 generates nothing, and is for
-        `prompt_logprobs`: the prompt, which may then fill the whole context, gets its log-probabilities, and
-        finish_reason is "length".
-    stop: strings that end the text; they are cut off, with what follows. The text of a control token, such as
-        "<|user|>", ends it where that token comes, alone or within other text ("</s>\\n").
-    stop_token_ids: ids of tokens that end the text, beside those that end it for the model.
-    include_stop: leave the stop string at the end of the text, or the token of `stop_token_ids`, as its last one.
-    ignore_eos: go on after end-of-generation tokens. Those of `stop_token_ids` end the text all the same.
     sampler: a `SamplerConfig` or a `SamplerChain`; its fields are keywords by themselves too. A list's prompts all use
         the same seed. Without a sampler, `sampling_defaults` stand for the fields that are not given.
-    logits_processors: functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in
-        place before everything else; they run inside the engine's step. What one raises ends its request alone.
-    stopping_criteria: a function (token ids so far, logits) -> bool, or a list of them, called after each token. The
-        ids are those of prompt and text. True from one ends the text, whose last token this is, with finish_reason
-        "stop". The logits, float32 [n_vocab], are the model's that the token was drawn from, and can't be written.
-        They run inside the engine's step; what one raises ends its request alone.
-    echo: the prompt stands before the text of each completion: as given, or of token ids their text without control
-        tokens. token_ids, logprobs and stop strings are of what follows it; on_token and streams get it first.
     on_token: called with each piece of text as it comes, (piece) for one prompt and (index, piece) for a list; with n
         always (index, piece), where index is n times the prompt's, plus the completion's. What it raises ends this call
         and nothing else. Not with streams, nor batches.
-    cancel_token: lets another thread, or on_token, stop it; what there is by then is returned.
-    logprobs: give each token's log-probability by the model's own distribution (before penalties, temperature, cuts and
-        grammar), with this many of the likeliest tokens in its place: 0 to 1024, all if there are fewer.
-    prompt_logprobs: the same for the tokens of the prompt, which then is computed whole: what others left in the prefix
-        cache is not used.
-    n: so many completions of each prompt, which is computed once: a list of them in the place of each, also for 1.
-        Completion i is that of the same call without n and with seed + i (modulo 2^64, as vLLM seeds them).
-    tool_use: a `ToolUse`: reasoning and calls of tools are found in the text, and calls are held to their schemas.
-        `chat` makes it of its own options.
+    {fields}
 
     Also `lora`, `priority`, `deadline`, `deadline_from`, `cache_prompt` and `cache_salt`: see `ServingOptions`; and
     `draft`, `num_speculative`, `acceptance` and `adaptive`, which make it quicker: see `DraftOptions`.
@@ -284,28 +300,92 @@ class TextOptions:
     chain: SamplerChain
     serving: ServingOptions = ServingOptions()
     drafts: DraftOptions = NO_DRAFTS
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    include_stop: bool = False
-    ignore_eos: bool = False
-    logits_processors: tuple[LogitsProcessor, ...] = ()
-    stopping_criteria: tuple[StoppingCriterion, ...] = ()
-    echo: bool = False
-    cancel_token: CancelToken | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    n: int | None = None
-    tool_use: ToolUse | None = None
+    max_tokens: int | None = setting(
+        None,
+        "tokens to generate at most; None: up to the context's end. 0 generates nothing, and is for "
+        "`prompt_logprobs`: the prompt, which may then fill the whole context, gets its log-probabilities, and "
+        'finish_reason is "length".',
+        most=MAX_CONTEXT,
+        brief="tokens to generate at most; default: up to the context's end",
+    )
+    stop: tuple[str, ...] = setting(
+        (),
+        "strings that end the text; they are cut off, with what follows. The text of a control token, such as "
+        '"<|user|>", ends it where that token comes, alone or within other text ("</s>\\n").',
+        check=check_stop,
+        brief="a text that ends the answer",
+    )
+    stop_token_ids: tuple[int, ...] = setting(
+        (),
+        "ids of tokens that end the text, beside those that end it for the model.",
+        check=checked_ids,
+        brief="a token that ends the text",
+    )
+    include_stop: bool = setting(
+        False,
+        "leave the stop string at the end of the text, or the token of `stop_token_ids`, as its last one.",
+        brief="leave the stop string in the text",
+    )
+    ignore_eos: bool = setting(
+        False,
+        "go on after end-of-generation tokens. Those of `stop_token_ids` end the text all the same.",
+        brief="go on when the model wants to end",
+    )
+    logits_processors: tuple[LogitsProcessor, ...] = setting(
+        (),
+        "functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in place before "
+        "everything else; they run inside the engine's step. What one raises ends its request alone.",
+        check=check_processors,
+    )
+    stopping_criteria: tuple[StoppingCriterion, ...] = setting(
+        (),
+        "a function (token ids so far, logits) -> bool, or a list of them, called after each token. The ids are "
+        "those of prompt and text. True from one ends the text, whose last token this is, with finish_reason "
+        "\"stop\". The logits, float32 [n_vocab], are the model's that the token was drawn from, and can't be written. "
+        "They run inside the engine's step; what one raises ends its request alone.",
+        check=check_criteria,
+    )
+    echo: bool = setting(
+        False,
+        "the prompt stands before the text of each completion: as given, or of token ids their text without "
+        "control tokens. token_ids, logprobs and stop strings are of what follows it; on_token and streams get it "
+        "first.",
+        brief="the prompt before the text",
+    )
+    cancel_token: CancelToken | None = setting(
+        None, "lets another thread, or on_token, stop it; what there is by then is returned.", check=_check_cancel_token
+    )
+    logprobs: int | None = setting(
+        None,
+        "give each token's log-probability by the model's own distribution (before penalties, temperature, cuts "
+        "and grammar), with this many of the likeliest tokens in its place: 0 to 1024, all if there are fewer.",
+        most=MAX_LOGPROBS,
+    )
+    prompt_logprobs: int | None = setting(
+        None,
+        "the same for the tokens of the prompt, which then is computed whole: what others left in the prefix "
+        "cache is not used.",
+        most=MAX_LOGPROBS,
+    )
+    n: int | None = setting(
+        None,
+        "so many completions of each prompt, which is computed once: a list of them in the place of each, also "
+        "for 1. Completion i is that of the same call without n and with seed + i (modulo 2^64, as vLLM seeds them).",
+        least=1,
+        most=MAX_COMPLETIONS,
+    )
+    tool_use: ToolUse | None = setting(
+        None,
+        "a `ToolUse`: reasoning and calls of tools are found in the text, and calls are held to their schemas. "
+        "`chat` makes it of its own options.",
+        check=check_tool_use,
+    )
     n_each: int = field(init=False, default=1)  # completions of each prompt
 
     def __post_init__(self) -> None:
         """Raises ConfigError for values out of range, and for options that exclude each other."""
-        own = vars(self)
-        for name, default in _TEXT_DEFAULTS.items():
-            if own[name] is not default:
-                own[name] = _TEXT_CHECKS[name](own[name])
-        own["n_each"] = self.n or 1
+        check_fields(self)
+        vars(self)["n_each"] = self.n or 1
         if self.max_tokens == 0 and self.prompt_logprobs is None:
             raise ConfigError(
                 "max_tokens must be at least 1, not 0, unless prompt_logprobs asks for those of the prompt"
@@ -330,44 +410,7 @@ class TextOptions:
         return replace(self, chain=self.chain.with_config(replace(config, seed=(config.seed + i) & MAX_SEED)))
 
 
-def check_criteria(criteria: Any) -> tuple[StoppingCriterion, ...]:
-    """`criteria` as a tuple, of None an empty one. Raises ConfigError unless all can be called."""
-    if criteria is None:
-        return ()
-    if callable(criteria):
-        return (criteria,)
-    if isinstance(criteria, str | bytes | Mapping) or not isinstance(criteria, Iterable):
-        raise ConfigError(f"stopping_criteria must be a function or a list of them, not {type(criteria).__name__}")
-    found = tuple(criteria)
-    for i, criterion in enumerate(found):
-        if not callable(criterion):
-            raise ConfigError(f"stopping_criteria[{i}] must be a function (ids, logits), not {criterion!r}")
-    return found
-
-
-def _check_cancel_token(token: Any) -> CancelToken:
-    if not isinstance(token, CancelToken):
-        raise ConfigError(f"cancel_token must be a CancelToken, not {type(token).__name__}")
-    return token
-
-
-# Fields of TextOptions that are keywords by themselves: each gives a value as it is kept, or raises ConfigError.
-_TEXT_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "max_tokens": partial(check_int, "max_tokens", minimum=0, maximum=MAX_CONTEXT),
-    "stop": check_stop,
-    "stop_token_ids": partial(checked_ids, "stop_token_ids"),
-    "include_stop": partial(check_bool, "include_stop"),
-    "ignore_eos": partial(check_bool, "ignore_eos"),
-    "logits_processors": check_processors,
-    "stopping_criteria": check_criteria,
-    "echo": partial(check_bool, "echo"),
-    "cancel_token": _check_cancel_token,
-    "logprobs": partial(check_int, "logprobs", minimum=0, maximum=MAX_LOGPROBS),
-    "prompt_logprobs": partial(check_int, "prompt_logprobs", minimum=0, maximum=MAX_LOGPROBS),
-    "n": partial(check_int, "n", minimum=1, maximum=MAX_COMPLETIONS),
-    "tool_use": check_tool_use,
-}
-_TEXT_DEFAULTS = {name: getattr(TextOptions, name) for name in _TEXT_CHECKS}
+_TEXT_FIELDS = settings_of(TextOptions)
 
 
 def check_options(function: str, options: Iterable[str]) -> None:
@@ -385,7 +428,8 @@ def read_options(function: str, options: Mapping[str, Any], defaults: SamplerCha
     own: dict[str, Any] = {}
     others: dict[str, Any] = {}
     for name, value in options.items():
-        (own if name in _TEXT_CHECKS else others)[name] = value
+        if value is not None:  # else it isn't given
+            (own if name in _TEXT_FIELDS else others)[name] = value
     given = others.keys()
     serving = _NO_SERVING if given.isdisjoint(_SERVING_FIELDS) else split_serving_options(others)
     drafts = NO_DRAFTS if given.isdisjoint(DRAFT_FIELDS) else split_draft_options(others)

@@ -145,15 +145,15 @@ def check_callback(on_token: Any) -> None:
         raise ConfigError(f"on_token must be callable, not {type(on_token).__name__}")
 
 
-def check_stop(stop: Any) -> tuple[str, ...]:
+def check_stop(name: str, stop: Any) -> tuple[str, ...]:
     """Stop strings as a tuple. Raises ConfigError for an empty one, which would stop before the first character."""
     given = (stop,) if isinstance(stop, str) else () if stop is None else stop
     if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise ConfigError(f"stop must be a string or a list of strings, not {stop!r}")
+        raise ConfigError(f"{name} must be a string or a list of strings, not {stop!r}")
     stops = tuple(given)
     for text in stops:
         if not isinstance(text, str) or not text:
-            raise ConfigError(f"stop must hold strings of at least one character, not {text!r}")
+            raise ConfigError(f"{name} must hold strings of at least one character, not {text!r}")
     return stops
 
 
@@ -162,8 +162,10 @@ def make_chain(
 ) -> SamplerChain:
     """The chain for `sampler` with the fields in `options` replaced. Raises ConfigError for their values.
 
-    defaults: what counts without a sampler, but for its penalties and mirostat if `options` ask for temperature 0.
+    options: None stands for a field that isn't given. defaults: what counts without a sampler, but for its penalties
+    and mirostat if `options` ask for temperature 0.
     """
+    options = {name: value for name, value in options.items() if value is not None}
     if sampler is not None:
         check_type("sampler", sampler, SamplerConfig, SamplerChain)
     if isinstance(sampler, SamplerChain):

@@ -80,7 +80,8 @@ class SessionSampler:
                 raise ConfigError("sampler is a Sampler, which has its settings: give it alone")
             self.put(sampler)
         elif self.sampler is None or sampler is not None or processors is not None or fields:
-            chain, functions = make_chain(sampler, fields, self._defaults), check_processors(processors)
+            chain = make_chain(sampler, fields, self._defaults)
+            functions = check_processors("logits_processors", processors)
             if self.sampler is None or self.sampler.config != chain.config:
                 self.put(self._make(chain, [], functions))
             else:  # functions made anew for each call don't begin a new text

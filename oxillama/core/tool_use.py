@@ -266,10 +266,10 @@ def _control_token(tokenizer: Tokenizer) -> Callable[[str], int | None]:
     return control_token
 
 
-def check_tool_use(value: Any) -> ToolUse:
+def check_tool_use(name: str, value: Any) -> ToolUse:
     """Raises ConfigError for anything else."""
     if not isinstance(value, ToolUse):
-        raise ConfigError(f"tool_use must be a ToolUse or None, not {value!r:.60}")
+        raise ConfigError(f"{name} must be a ToolUse or None, not {value!r:.60}")
     return value
 
 

@@ -25,16 +25,16 @@ __all__ = ["LogitsProcessor", "Sampler", "check_processors"]
 LogitsProcessor = Callable[[list[int], NDArray[np.float32]], object]
 
 
-def check_processors(processors: Any) -> tuple[LogitsProcessor, ...]:
+def check_processors(name: str, processors: Any) -> tuple[LogitsProcessor, ...]:
     """`processors` as a tuple, of None an empty one. Raises ConfigError unless all can be called."""
     if processors is None:
         return ()
     if isinstance(processors, str | bytes | Mapping) or not isinstance(processors, Iterable):
-        raise ConfigError(f"logits_processors must be a list of functions, not {type(processors).__name__}")
+        raise ConfigError(f"{name} must be a list of functions, not {type(processors).__name__}")
     found = tuple(processors)
     for i, processor in enumerate(found):
         if not callable(processor):
-            raise ConfigError(f"logits_processors[{i}] must be a function (ids, logits), not {processor!r}")
+            raise ConfigError(f"{name}[{i}] must be a function (ids, logits), not {processor!r}")
     return found
 
 
@@ -78,7 +78,7 @@ class Sampler:
         if self.chain.masked:
             self.memory.masks = TokenMasks(self.chain.config, spelling=spelling, end_ids=end_ids)
         self.scratch = check_type("scratch", Candidates() if scratch is None else scratch, Candidates)
-        self.processors = check_processors(processors)
+        self.processors = check_processors("logits_processors", processors)
 
     @classmethod
     def of(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
-from oxillama._util.checks import check_bool, check_choice, check_float, check_int, nearest, suggests_fields
+from oxillama._util.checks import nearest
+from oxillama._util.settings import Setting, check_fields, setting, settings, settings_of
 from oxillama._util.text_files import read_text
 from oxillama.errors import ConfigError
 
@@ -25,18 +25,9 @@ __all__ = [
 
 ENVIRONMENT = "OXILLAMA_SERVE_"
 PORT, OLLAMA_PORT = 8000, 11434
-T = TypeVar("T")
 
 
-def setting(default: T, text: str, *, least: float = 0, most: float = math.inf, choices: tuple[str, ...] = (),
-            size: bool = False, metavar: str = "", secret: bool = False) -> T:  # fmt: skip
-    """A field of `ServerConfig`, with all that its flag, its check and its line of the manual need."""
-    known = {"text": text, "least": least, "most": most, "choices": choices, "size": size, "metavar": metavar}
-    found: T = field(default=default, repr=not secret, metadata=known | {"secret": secret})
-    return found
-
-
-@suggests_fields
+@settings()
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
     """How to serve. Every field is a flag of `oxillama serve`, a key of the table [server] of its configuration file,
@@ -104,61 +95,24 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if self.port is None:
             object.__setattr__(self, "port", OLLAMA_PORT if self.ollama is True else PORT)
-        for one in fields(self):
-            checked = _CHECKS[_kind(one)](one.name, getattr(self, one.name), one.metadata)
-            object.__setattr__(self, one.name, checked)
+        check_fields(self)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key must be given together")
         if self.strict and self.lenient:
             raise ConfigError("strict and lenient are both given: give one of them")
 
 
-def _kind(one: Any) -> str:
-    """The type of a field as it is written, without `| None`."""
-    return str(one.type).removesuffix(" | None")
-
-
-def _text(name: str, value: Any, known: Mapping[str, Any]) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise ConfigError(f"{name} must be a text, not {value!r:.60}")
-    if value == "":
-        raise ConfigError(f"{name} is empty: give a value, or leave it out")
-    return check_choice(name, value, known["choices"]) if known["choices"] else value
-
-
-def _integer(name: str, value: Any, known: Mapping[str, Any]) -> int:
-    return check_int(name, value, int(known["least"]), int(known["most"]))
-
-
-def _number(name: str, value: Any, known: Mapping[str, Any]) -> float:
-    return check_float(name, value, known["least"], known["most"])
-
-
-def _switch(name: str, value: Any, known: Mapping[str, Any]) -> bool:
-    return check_bool(name, value)
-
-
-def _texts(name: str, value: Any, known: Mapping[str, Any]) -> tuple[str, ...]:
-    found = (value,) if isinstance(value, str) else value
-    if not isinstance(found, list | tuple) or not all(isinstance(one, str) and one for one in found):
-        raise ConfigError(f"{name} must be texts, not {value!r:.60}")
-    return tuple(found)
-
-
-_CHECKS: dict[str, Callable[[str, Any, Mapping[str, Any]], Any]] = {
-    "str": _text, "int": _integer, "float": _number, "bool": _switch, "tuple[str, ...]": _texts,
-}  # fmt: skip
 _SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 def from_texts(given: Mapping[str, Any], shown: Callable[[str], str]) -> dict[str, Any]:
     """Fields of a flag's or a variable's text, by name; `shown` names one in an error. Raises ConfigError."""
-    known = {one.name: one for one in fields(ServerConfig)}
+    known = settings_of(ServerConfig)
     return {name: _of_text(known[name], value, shown(name)) for name, value in given.items()}
 
 
-def _of_text(one: Any, value: Any, shown: str) -> Any:
-    kind = _kind(one)
+def _of_text(one: Setting, value: Any, shown: str) -> Any:
+    kind = one.kind
     if not isinstance(value, str) or kind == "str":
         return value
     if kind == "tuple[str, ...]":
@@ -168,11 +122,11 @@ def _of_text(one: Any, value: Any, shown: str) -> Any:
             raise ConfigError(f"{shown} must be 1 or 0, not {value!r:.60}")
         return _SWITCHES[value.lower()]
     try:
-        if one.metadata["size"]:
+        if one.size:
             return size_of(value)
         return int(value) if kind == "int" else float(value)
     except ValueError:
-        example = "a number of bytes, as 800K or 8M" if one.metadata["size"] else "a number"
+        example = "a number of bytes, as 800K or 8M" if one.size else "a number"
         raise ConfigError(f"{shown} must be {example}, not {value!r:.60}") from None
 
 
@@ -214,13 +168,13 @@ def from_file(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise ConfigError(f"config {path} must have [server] once and [[model]] for each model")
     for name in server:
         _check_known(name, f"config {path}: [server] {name}")
-    sizes = {one.name for one in fields(ServerConfig) if one.metadata["size"]}
+    sizes = {one.name for one in settings_of(ServerConfig).values() if one.size}
     texts = {name: value for name, value in server.items() if name in sizes and isinstance(value, str)}
     return server | from_texts(texts, lambda name: f"config {path}: {name}"), models
 
 
 def _check_known(name: str, place: str) -> None:
-    known = [one.name for one in fields(ServerConfig)]
+    known = settings_of(ServerConfig)
     if name not in known:
         near = nearest(name, known)
         raise ConfigError(f"{place} is not known" + (f"; did you mean {near!r}?" if near else ""))

@@ -6,10 +6,12 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from oxillama._util.settings import Setting, settings_of
 from oxillama.chat.messages import REASONING_FIELDS
 from oxillama.config import MAX_CONTEXT, SamplingOptions
 from oxillama.core.options import ChatOptions, StreamOptions
-from oxillama.sampler_config import MAX_SEED, MAX_TOKEN, SCHEMA_MODES
+from oxillama.sampler_config import CONSTRAINTS as FORMS
+from oxillama.sampler_config import MAX_SEED, MAX_TOKEN, SCHEMA_MODES, SamplerConfig
 from oxillama.server.content import other_content, result_content, vendor_tool
 from oxillama.server.errors import bad_value
 from oxillama.server.kinds import (
@@ -73,6 +75,22 @@ def engine(name: str, kind: Kind, text: str, to: str = "") -> Field:
     return refused(name, "the engine of this version can't do it")
 
 
+def of_setting(one: Setting) -> Field:
+    """A field that is a setting of the engine, with its range and its meaning."""
+    kind: Kind
+    if one.choices:
+        kind = Choice(one.choices)
+    elif one.item is not None:
+        kind = ListOf(Integer(0, MAX_TOKEN) if one.item is int else Text(1, MAX_STOP), MAX_BIASES)
+    elif one.kind == "int":
+        kind = Integer(int(one.least), int(one.most))
+    elif one.kind == "float":
+        kind = Number(one.least, min(one.most, BIG), one.above)
+    else:
+        kind = Boolean() if one.kind == "bool" else Text()
+    return Field(one.name, kind, one.brief, to=one.name)
+
+
 def wish(field: Field) -> Field:
     """A field as a wish: what a model can't follow of it is left out, which is said."""
     return replace(field, rule="wish") if field.rule == "honour" else field
@@ -89,44 +107,28 @@ IDS = ListOf(Integer(0, MAX_TOKEN), MAX_CONTEXT, 1)
 STRINGS = ListOf(Text(1, MAX_STOP), MAX_STOPS)
 MODEL = Field("model", Text(0, 256), "id of a model or adapter; absent or empty: the first")
 
-SAMPLING = (
+_APART = (
     engine("temperature", Number(0, 2, lenient_most=1e6), "0 takes the likeliest token; default 1"),
     engine("top_p", Number(0, 1), "the fewest likeliest tokens with this probability together; default 1"),
     engine("frequency_penalty", Number(-2, 2, lenient_most=1000), "taken off for each time that a token came"),
     engine("presence_penalty", Number(-2, 2, lenient_most=1000), "taken off once"),
     engine("top_k", Integer(-1, MAX_TOKEN), "the k likeliest tokens; 0 and -1 keep all"),
-    engine("min_p", Number(0, 1), "tokens this likely, relative to the likeliest"),
-    engine("typical_p", Number(0, 1), "the most typical tokens with this probability together"),
-    engine("top_a", Number(0, 1), "tokens with this share of the squared highest probability"),
-    engine("eta_cutoff", Number(0, 1), "tokens this probable, or less where the entropy is high"),
-    engine("epsilon_cutoff", Number(0, 1), "tokens this probable"),
-    engine("top_n_sigma", Number(0, BIG), "logits this many standard deviations below the highest"),
-    engine("repetition_penalty", Number(0, BIG, above=True), "divides the logits of recent tokens; 1 is none"),
     engine("repeat_penalty", Number(0, BIG, above=True), "`repetition_penalty`", "repetition_penalty"),
-    engine("repetition_penalty_window", Integer(0, MAX_CONTEXT), "tokens that penalties look back"),
     engine("repeat_last_n", Integer(0, MAX_CONTEXT), "`repetition_penalty_window`", "repetition_penalty_window"),
-    engine("mirostat", Integer(0, 2), "version; 0 is off"),
-    engine("mirostat_tau", Number(0, 1000), "surprise to steer to, in bits"),
-    engine("mirostat_eta", Number(0, 10), "how quickly"),
-    engine("dry_multiplier", Number(0, BIG), "against repetitions of several tokens; 0 is none"),
-    engine("dry_base", Number(1, 1000), "how its penalty grows with a repetition"),
-    engine("dry_allowed_length", Integer(1, MAX_CONTEXT), "tokens that may be repeated"),
-    engine("dry_window", Integer(1, MAX_CONTEXT), "tokens of the text that it looks at; default all"),
     engine("dry_sequence_breakers", ListOf(Text(1, MAX_STOP), 256), "strings that no repetition reaches across"),
-    engine("xtc_probability", Number(0, 1), "how often the likeliest tokens are left out"),
-    engine("xtc_threshold", Number(0, 1), "how probable these are"),
-    engine("dynatemp_range", Number(0, BIG), "the temperature follows the entropy this far up and down"),
-    engine("dynatemp_exponent", Number(0, BIG), "how it does"),
     engine("seed", Integer(-(1 << 63), MAX_SEED), "the same seed gives the same text; choice i has seed + i"),
     engine("logit_bias", MapOf(Number(-100, 100), MAX_BIASES, token_key), "token id to what its logit gets; -100 bans"),
-    engine("banned_tokens", ListOf(Integer(0, MAX_TOKEN), MAX_BIASES), "ids of tokens that never come"),
     Field("stop", Either({"string": Text(1, MAX_STOP), "array": STRINGS}), "strings that end the text", to="stop"),
     engine("stop_token_ids", ListOf(Integer(0, MAX_TOKEN), MAX_BIASES), "tokens that end the text"),
-    engine("min_tokens", Integer(0, MAX_CONTEXT), "tokens before the text may end"),
     engine("ignore_eos", Boolean(), "go on when the model wants to end"),
     engine("include_stop_str_in_output", Boolean(), "leave the stop string in the text", "include_stop"),
-    engine("bad_words", ListOf(Text(1, MAX_STOP), MAX_BIASES), "words that never come"),
     engine("allowed_token_ids", IDS, "the only tokens that may come"),
+)
+# What the API bounds or names otherwise than the engine is written above; what texts follow stands below, CONSTRAINTS.
+_ELSEWHERE = {*FORMS, "schema_mode", *(field.name for field in _APART)}
+SAMPLING = (
+    *_APART,
+    *(of_setting(one) for name, one in settings_of(SamplerConfig).items() if name not in _ELSEWHERE),
 )
 CHOICES = ListOf(Text(), MAX_CHOICES, 1)
 STRUCTURED = Record(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any, TypeGuard
 
+from oxillama._util.settings import settings_of
 from oxillama.server.config import ServerConfig, shown_default
 from oxillama.server.kinds import Field, Kind, Record
 from oxillama.server.routes import ROUTES, Endpoint
@@ -69,10 +69,10 @@ def field_table(record: Record) -> str:
 def settings() -> str:
     """One row for each setting, in Markdown."""
     rows = []
-    for one in fields(ServerConfig):
+    for one in settings_of(ServerConfig).values():
         name = one.name.replace("_", "-")
         flag = f"--no-{name}" if one.default is True else f"--{name}"
-        text = f"without {one.metadata['text']}" if one.default is True else one.metadata["text"]
+        text = f"without {one.text}" if one.default is True else one.text
         shown = "" if isinstance(one.default, bool) or one.default in (None, ()) else f"`{shown_default(one.default)}`"
         rows.append(f"| `{flag}` | {text} | {shown} |")
     return "\n".join(["| flag | | default |", "|---|---|---|", *rows])

@@ -164,7 +164,8 @@ def _given(
     if cancel_token is not None:
         check_type("cancel_token", cancel_token, CancelToken)
     chain = SamplerChain.from_config(sampler) if isinstance(sampler, SamplerConfig) else sampler
-    return Given(chain, check_processors(logits_processors), check_criteria(stopping_criteria), cancel_token)
+    processors = check_processors("logits_processors", logits_processors)
+    return Given(chain, processors, check_criteria("stopping_criteria", stopping_criteria), cancel_token)
 
 
 def load_saved(writer: SnapshotWriter, snapshot: OpenSnapshot) -> Contents:

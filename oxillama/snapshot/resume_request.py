@@ -276,7 +276,7 @@ def check_text(resumer: TextResumer, chunks: SequenceOf[Chunk]) -> None:
     _check_ends(resumer, kept=given.get("include_stop") is True and reason == "stop")
     if given.get("echo") and (n_shown > n_prompt or chunks or reason is not None):
         raise given.wrong("echo", "null: a part of the text is there already")
-    check_stop(given.texts("stops"))
+    check_stop("stop", given.texts("stops"))
     _check_chunks(resumer, chunks, n_shown)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import griffe
 
+from oxillama._util.settings import described, settings_of
 from tests.site.reference import PAGES
 
 __all__ = ["PlainDocstrings", "as_markdown"]
@@ -101,6 +102,9 @@ class PlainDocstrings(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
         """After the whole package: a class has its members then."""
+        for thing in [*_documented(pkg)]:
+            if thing.is_class and any(str(one.value).startswith("settings(") for one in thing.decorators):
+                _as_composed(thing)
         texts = [
             (thing, as_markdown(thing.docstring.value, names_of(thing)) + keywords_of(thing))
             for thing in _documented(pkg)
@@ -129,6 +133,19 @@ def _as_called(function: Any) -> None:
         function.parent.set_member(function.name, value)
     elif any(text.startswith("keywords(") for text in decorators):
         function.parameters = _parameters(function)
+
+
+def _as_composed(settings: Any) -> None:
+    """Shows a class of settings with the meanings and the defaults of its fields, as `help` does."""
+    known = settings_of(getattr(importlib.import_module(settings.module.path), settings.name))
+    settings.docstring.value = settings.docstring.value.replace("{fields}", described(known))
+    defaults = {name: repr(one.default) for name, one in known.items()}
+    for name, default in defaults.items():
+        settings.members[name].value = default
+    init = settings.members.get("__init__")
+    for parameter in init.parameters if init is not None else ():
+        if parameter.name in defaults:
+            parameter.default = defaults[parameter.name]
 
 
 def _parameters(function: Any) -> griffe.Parameters:
