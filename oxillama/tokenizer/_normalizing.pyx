@@ -1,8 +1,9 @@
 """Normalisation of text as sentencepiece does it: by the rules of a character map, and with marks for spaces.
 
-At each place of a text, a symbol of the user's stands for itself, or else the longest rule that fits replaces what it
-is about, or else a character stays. A rule may be about several characters: jamo that make a syllable, a letter and its
-marks. The table of rules is a double-array trie of bytes (Kanda, "Space- and time-efficient string dictionaries", 2018).
+At each place of a text, a user-defined symbol stands for itself, or else the longest rule that fits replaces what it
+is about, or else a character stays. A rule may be about several characters: jamo that make a syllable, a letter and
+its marks. The table of rules is a double-array trie of bytes (Kanda, "Space- and time-efficient string dictionaries",
+2018).
 """
 
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8

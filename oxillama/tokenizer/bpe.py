@@ -210,8 +210,10 @@ def score_order(vocab: Vocab, usable: NDArray[np.uint8]) -> NDArray[np.int32]:
     texts, n_chars = vocab.tokens, vocab.tokens.n_chars()
     made = (n_chars > 1) & (usable != 0)
     scores = np.zeros(len(texts)) if vocab.scores is None else vocab.scores
-    check_longest(vocab, made, np.argsort(-scores, kind="stable"))
-    order = np.unique(-scores, return_inverse=True)[1].astype(np.int32)
+    by_rank = np.argsort(-scores, kind="stable")
+    check_longest(vocab, made, by_rank)
+    order = np.zeros(len(texts), np.int32)
+    order[by_rank[1:]] = np.cumsum(np.diff(scores[by_rank]) != 0)
     order[~made] = -1
     return order
 
