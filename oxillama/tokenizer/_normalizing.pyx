@@ -16,6 +16,7 @@ from oxillama.tokenizer._unigram cimport UnigramTrie
 
 cdef enum:
     LONG = 4096                 # bytes of a text, for which other threads may go on meanwhile
+    DEEPEST = 256               # bytes of a text that a rule may be about: a damaged table may have no end
     MARK_SIZE = 3
     LEAF = 1 << 8               # of a unit of the table: a rule ends here
     VALUE = 0x7FFFFFFF          # of a unit behind a leaf: where the rule's replacement begins
@@ -141,7 +142,7 @@ cdef class TextNormalizer:
         """The longest rule that a text begins with."""
         cdef Py_ssize_t i, longest = 0
         cdef uint32_t node = 0, unit = self._units[0], found = 0
-        for i in range(n):
+        for i in range(min(n, DEEPEST)):
             node = _child(unit, node, text[i])
             unit = self._units[node]
             if not _is_node(unit, text[i]):

@@ -15,8 +15,9 @@ from oxillama._util.lazy import lazy
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer._merging import Merger, MergeTable, lone_chars
 from oxillama.tokenizer._texts import TokenTexts
+from oxillama.tokenizer.marks import MARK
+from oxillama.tokenizer.normalization import symbols_in_marks
 from oxillama.tokenizer.pre_tokenizers import PreTokenizer
-from oxillama.tokenizer.sentencepiece import MARK, symbols_in_marks
 from oxillama.tokenizer.special import Partition
 from oxillama.tokenizer.token_bytes import BYTE_TO_CHAR
 from oxillama.tokenizer.token_types import BYTE, CONTROL, UNKNOWN

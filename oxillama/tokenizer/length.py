@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer.bpe import Splitter
-from oxillama.tokenizer.sentencepiece import MARK, charsmap_of, has_rules
+from oxillama.tokenizer.marks import MARK
+from oxillama.tokenizer.normalization import charsmap_of, has_rules
 from oxillama.tokenizer.token_types import CONTROL, UNKNOWN
 from oxillama.tokenizer.vocab import Vocab
 

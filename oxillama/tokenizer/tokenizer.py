@@ -19,7 +19,7 @@ from oxillama.tokenizer.byte_pieces import byte_piece_encoder
 from oxillama.tokenizer.control_texts import ControlTexts
 from oxillama.tokenizer.kept import KeptPieces
 from oxillama.tokenizer.length import Measure, least_tokens, measure_of
-from oxillama.tokenizer.sentencepiece import has_rules, normalizer_of
+from oxillama.tokenizer.normalization import has_rules, normalizer_of
 from oxillama.tokenizer.special import Partition
 from oxillama.tokenizer.stream import TokenStream
 from oxillama.tokenizer.token_bytes import token_bytes_of

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from oxillama.errors import MissingKeyError, TokenizerError, UnsupportedModelError
 from oxillama.tokenizer._texts import TokenTexts
+from oxillama.tokenizer.marks import marks_follow, user_symbols
 from oxillama.tokenizer.pre_tokenizers import PreTokenizer, known_pre_tokenizers, pre_tokenizer
-from oxillama.tokenizer.sentencepiece import marks_follow, user_symbols
 from oxillama.tokenizer.special import BERT_TEXTS, FIM_TEXTS, end_of_generation, strip_rules
 from oxillama.tokenizer.token_types import BYTE, NORMAL, SpecialIds
 

@@ -8,7 +8,8 @@ import numpy as np
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer._unigram import UnigramTrie
 from oxillama.tokenizer.bpe import Encode, check_longest, run, usable_tokens
-from oxillama.tokenizer.sentencepiece import MARK, normalizer_of, symbol_scores
+from oxillama.tokenizer.marks import MARK
+from oxillama.tokenizer.normalization import normalizer_of, symbol_scores
 from oxillama.tokenizer.token_types import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from oxillama.tokenizer.vocab import Vocab
 

@@ -174,3 +174,8 @@ class TestRules:
         units[0], units[0xC3 ^ 256] = 256 << 10, (512 << 10) | 0x100 | 0xC3
         units[0xC3 ^ 256 ^ 512] = 1 << 31
         assert TextNormalizer(units, b"x\0").text("é é") == "x\ufffd▁x\ufffd"
+
+    def test_a_table_that_leads_back_to_itself_takes_time_for_the_text_alone(self) -> None:
+        units = np.full(512, 0x800000FF, np.uint32)
+        units[0], units[ord("a")] = 0, ord("a") | (ord("a") << 10)  # of which the child of "a" is itself
+        assert TextNormalizer(units, b"\0").text("a" * 200_000) == "a" * 200_000
