@@ -117,7 +117,7 @@ def understood(compiler: list[str]) -> list[str]:
 # Modules with loops of their own over numbers, texts or masks have -O3.
 HOT = [
     *("chosen", "convert", "grammar_stacks", "grammar_trie", "grammar_walk", "logprobs", "norms", "random", "repeats"),
-    *("rope", "routing", "rows", "sampling", "_merging", "_texts", "_unigram", "grammar_dfa"),
+    *("rope", "routing", "rows", "sampling", "_merging", "_normalizing", "_texts", "_unigram", "grammar_dfa"),
 ]
 # Those that check arguments and call kernels, or work on Python's objects: with -O1 they compile in 0.6 of the time of
 # -O2, which the others have, and tokens of the smallest model come as fast. With the others at -O1, too, compiling

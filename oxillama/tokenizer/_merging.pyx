@@ -259,7 +259,7 @@ cdef class Merger:
             found.made = self._texts.find(text + a.start, b.end - a.start)
             if found.made < 0 or self._order[found.made] < 0:
                 return n
-            found.rank = <uint64_t> self._order[found.made] << 32 | (a.end - a.start)
+            found.rank = <uint64_t> self._order[found.made]
         _sift_up(heap, n, found)
         return n + 1
 

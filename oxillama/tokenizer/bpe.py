@@ -15,7 +15,10 @@ from oxillama._util.lazy import lazy
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer._merging import Merger, MergeTable, lone_chars
 from oxillama.tokenizer._texts import TokenTexts
+from oxillama.tokenizer.marks import MARK
+from oxillama.tokenizer.normalization import symbols_in_marks
 from oxillama.tokenizer.pre_tokenizers import PreTokenizer
+from oxillama.tokenizer.special import Partition
 from oxillama.tokenizer.token_bytes import BYTE_TO_CHAR
 from oxillama.tokenizer.token_types import BYTE, CONTROL, UNKNOWN
 from oxillama.tokenizer.vocab import Vocab
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from oxillama.gguf import GGUFArray
 
 __all__ = [
-    "MARK",
     "Encode",
     "Splitter",
     "byte_level_encoder",
@@ -40,7 +42,6 @@ __all__ = [
 
 Encode = Callable[[str], list[int]]
 
-MARK = "▁"
 MERGES = "tokenizer.ggml.merges"
 # Sentencepiece makes pieces of at most 16 characters by default, and of some dozens for runs of spaces.
 _MAX_SCORED = 512
@@ -200,7 +201,7 @@ def check_longest(vocab: Vocab, usable: NDArray[np.bool_], order: NDArray[np.int
 
 
 def score_order(vocab: Vocab, usable: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Ranks of tokens as what merges make, int32 [n_vocab]: the highest score goes first, wholes of one score by id.
+    """Ranks of tokens as what merges make, int32 [n_vocab]: the highest score goes first; one score has one rank.
 
     -1: nothing makes it, since it is a single character or not usable.
 
@@ -212,8 +213,8 @@ def score_order(vocab: Vocab, usable: NDArray[np.uint8]) -> NDArray[np.int32]:
     scores = np.zeros(len(texts)) if vocab.scores is None else vocab.scores
     by_rank = np.argsort(-scores, kind="stable")
     check_longest(vocab, made, by_rank)
-    order = np.empty(len(texts), np.int32)
-    order[by_rank] = np.arange(len(texts), dtype=np.int32)
+    order = np.zeros(len(texts), np.int32)
+    order[by_rank[1:]] = np.cumsum(np.diff(scores[by_rank]) != 0)
     order[~made] = -1
     return order
 
@@ -221,8 +222,8 @@ def score_order(vocab: Vocab, usable: NDArray[np.uint8]) -> NDArray[np.int32]:
 def utf8_encoder(vocab: Vocab, merges: "GGUFArray | None") -> Encode:
     """Encoder of a vocabulary spelt in UTF-8 with ``▁`` for spaces: ``gemma4`` (given merges) or ``llama`` (scores).
 
-    A character outside the vocabulary becomes its ``<0xXX>`` tokens, or the unknown token where those are missing.
-    A literal ``▁`` also becomes bytes, or decoding would turn it into a space.
+    A character outside the vocabulary becomes its ``<0xXX>`` tokens, or the unknown token where those are missing, one
+    for all in a row. A literal ``▁`` is a space, as it is to sentencepiece.
 
     Raises:
         TokenizerError: a merge is malformed; or there is neither an unknown token nor a full set of byte tokens.
@@ -234,21 +235,23 @@ def utf8_encoder(vocab: Vocab, merges: "GGUFArray | None") -> Encode:
         )
     merger, lone = _utf8_merger(vocab, merges)
     spelt = {len(vocab.tokens) + i: _spell(vocab, char) for i, char in enumerate(lone)}
-    mark = [vocab.byte_ids[byte] for byte in MARK.encode() if byte in vocab.byte_ids]
+    symbols = Partition(symbols_in_marks(vocab), frozenset(), frozenset())
+
+    def merged(text: str) -> list[int]:
+        out = merger.ids([text])
+        if spelt and max(out, default=0) >= len(vocab.tokens):
+            out = [i for token in out for i in spelt.get(token, (token,))]
+            if unk is not None and out.count(unk) > 1:
+                out = [token for i, token in enumerate(out) if token != unk or not i or out[i - 1] != unk]
+        return out
 
     def encode(text: str) -> list[int]:
         if vocab.nfc:
             text = unicodedata.normalize("NFC", text)
-        parts = text.split(MARK) if len(mark) == 3 else [text]
-        out: list[int] = []
-        for i, part in enumerate(parts):
-            if i:
-                out += mark
-            if part:
-                out += merger.ids([part.replace(" ", MARK)])
-        if spelt and max(out, default=0) >= len(vocab.tokens):
-            return [i for token in out for i in spelt.get(token, (token,))]
-        return out
+        text = text.replace(" ", MARK)
+        if not vocab.symbols:
+            return merged(text)
+        return [i for part in symbols(text) for i in ((part,) if isinstance(part, int) else merged(part))]
 
     return encode
 

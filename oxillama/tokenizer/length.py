@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from oxillama.errors import TokenizerError
-from oxillama.tokenizer.bpe import MARK, Splitter
+from oxillama.tokenizer.bpe import Splitter
+from oxillama.tokenizer.marks import MARK
+from oxillama.tokenizer.normalization import charsmap_of, has_rules
 from oxillama.tokenizer.token_types import CONTROL, UNKNOWN
 from oxillama.tokenizer.vocab import Vocab
-from oxillama.tokenizer.word_models import keeps
 
 __all__ = ["Measure", "least_tokens", "measure_of"]
 
@@ -104,6 +105,8 @@ def measure_of(vocab: Vocab) -> Measure:
     if vocab.model == "t5":
         return _unigram_measure(vocab)
     longest = int(vocab.tokens.n_chars().max(initial=0))
+    if vocab.model == "llama" and has_rules(vocab):  # any number of characters may have no token
+        return Measure(0, _no_cuts)
     if vocab.model == "rwkv":  # where a text is cut, its pieces may be others
         return Measure(longest, _no_cuts)
     if vocab.nfc:  # composing may reach across a cut
@@ -139,14 +142,15 @@ def _byte_level_cuts(vocab: Vocab) -> Cuts:
 
 def _marked_measure(vocab: Vocab, longest: int) -> Measure:
     """Merges reach across a place only to make a token that has the characters on both sides of it in a row."""
-    before = {pair[0] for text in vocab.tokens for pair in re.findall(f"[^{MARK}]{MARK}", text)}
+    texts = (text.replace(" ", MARK) if i in vocab.symbols else text for i, text in enumerate(vocab.tokens))
+    before = {pair[0] for text in texts for pair in re.findall(f"[^{MARK}]{MARK}", text)}
 
     def cuts(window: str) -> Iterator[int]:
         places = [match.end() for match in re.finditer(rf"[^\s{MARK}](?= )", window)]
         return (place for place in reversed(places) if window[place - 1] not in before)
 
     known = _spells_all(vocab)
-    return Measure(longest if known else 0, cuts, slack=0 if known else 1)
+    return Measure(longest if known else 0, _no_cuts if vocab.marks_follow else cuts, slack=0 if known else 1)
 
 
 def _word_cuts(window: str) -> Iterator[int]:
@@ -158,7 +162,12 @@ def _unigram_measure(vocab: Vocab) -> Measure:
     """Between words: if no token has a mark of a word's beginning behind another character, each segmentation of a text
     has a bound there, and so has the best. Unknown characters on both sides are one token."""
     texts = [text for text, kind in zip(vocab.tokens, vocab.types, strict=True) if kind not in (CONTROL, UNKNOWN)]
-    if not vocab.add_space_prefix or any(MARK in text[1:] for text in texts) or not keeps(vocab, WORD_CHARS):
+    if not vocab.add_space_prefix or vocab.marks_follow or any(MARK in text[1:] for text in texts):
+        return Measure(0, _no_cuts)
+    charsmap, letters = charsmap_of(vocab), WORD_CHARS.strip()
+    if charsmap and not (
+        charsmap.keeps(WORD_CHARS) and not charsmap.joins(letters, " ") and not charsmap.joins(" ", letters)
+    ):
         return Measure(0, _no_cuts)
 
     def cuts(window: str) -> Iterator[int]:

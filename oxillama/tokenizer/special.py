@@ -1,7 +1,7 @@
 """Special tokens: end of generation, whitespace around them, and their places in a text."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from oxillama.tokenizer.token_types import CONTROL, UNKNOWN, USER_DEFINED, SpecialIds
@@ -35,6 +35,8 @@ FIM_TEXTS = {
 }
 
 _SPACES = re.compile(r"\s*")
+# Special tokens of which each is searched for in a text, whatever characters that has.
+_FEW = 64
 
 # Texts that end a turn or a document wherever they are a token at all: they have no other use. Some
 # converters forget to mark them as control tokens, so finding one as an ordinary token makes it special.
@@ -119,6 +121,9 @@ class Partition:
     def __init__(self, specials: Mapping[str, int], strips_left: frozenset[int], strips_right: frozenset[int]) -> None:
         # Longest first: in an alternation the first alternative that matches wins.
         self._ids = dict(sorted(specials.items(), key=lambda item: -len(item[0])))
+        self._by_first: dict[str, list[str]] = {}
+        for token in self._ids:
+            self._by_first.setdefault(token[0], []).append(token)
         self.texts: Collection[str] = self._ids.keys()
         self._left = strips_left
         self._right = strips_right
@@ -128,10 +133,17 @@ class Partition:
         """Whether some of the tokens swallow whitespace."""
         return bool(self._left or self._right)
 
+    def _candidates(self, text: str) -> Iterable[str]:
+        """The special tokens' texts, longest first; of many, those alone whose first character a text has."""
+        if len(self._ids) <= _FEW:
+            return self._ids
+        firsts = self._by_first.keys() & set(text)
+        return sorted((token for first in firsts for token in self._by_first[first]), key=len, reverse=True)
+
     def __call__(self, text: str) -> Iterator[str | int]:
         """Yield the pieces of ``text`` in order: plain text as str (never empty), special tokens as their id."""
         # A pattern over thousands of tokens is slow to match; a substring search for each is not, and few occur.
-        present = list(filter(text.__contains__, self._ids))
+        present = list(filter(text.__contains__, self._candidates(text)))
         if not present:
             if text:
                 yield text

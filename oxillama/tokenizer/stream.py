@@ -17,11 +17,13 @@ class TokenStream:
     Args:
         token_bytes: id -> bytes; also checks the id.
         strip_first_space: drop one leading space of the first token (the one that encoding had put there).
+        begins: of a special token, and whether the text is at a beginning before it: whether it is at one behind it,
+            where a leading space is dropped, too; ``None`` for ordinary tokens. Without it none is special.
         known: pieces of the ids that were asked for, to which the stream adds; streams may share it. Those that are
             ASCII are text already.
     """
 
-    __slots__ = ("_known", "_pending", "_strip", "_token_bytes")
+    __slots__ = ("_at_start", "_begins", "_known", "_pending", "_strips", "_token_bytes")
 
     __reduce_ex__ = stays_here("begin another with Tokenizer.stream() and push the same tokens")
 
@@ -30,11 +32,13 @@ class TokenStream:
         token_bytes: Callable[[int], bytes],
         *,
         strip_first_space: bool = False,
+        begins: Callable[[int, bool], bool | None] | None = None,
         known: dict[int, str | bytes] | None = None,
     ) -> None:
         self._token_bytes = token_bytes
         self._known: dict[int, str | bytes] = {} if known is None else known
-        self._strip = strip_first_space
+        self._strips = self._at_start = strip_first_space
+        self._begins = begins
         self._pending = b""
 
     @property
@@ -52,9 +56,8 @@ class TokenStream:
         if piece is None:
             raw = self._token_bytes(token)
             piece = self._known[token] = raw.decode("ascii") if raw.isascii() else raw
-        if self._strip and piece:
-            self._strip = False
-            piece = piece.removeprefix(" ") if isinstance(piece, str) else piece.removeprefix(b" ")
+        if self._strips:
+            piece = self._without_space(token, piece)
         if isinstance(piece, str):
             if not self._pending:  # most tokens
                 return piece
@@ -63,6 +66,17 @@ class TokenStream:
         text, n_used = utf_8_decode(data, "replace", False)
         self._pending = data[n_used:]
         return text
+
+    def _without_space(self, token: int, piece: str | bytes) -> str | bytes:
+        """A token's text without the space that encoding had put before it."""
+        if self._begins is not None and (begins := self._begins(token, self._at_start)) is not None:
+            self._at_start = begins
+            return piece
+        if not self._at_start or (self._begins is None and not piece):
+            return piece
+        self._at_start = False
+        self._strips = self._begins is not None
+        return piece.removeprefix(" ") if isinstance(piece, str) else piece.removeprefix(b" ")
 
     def flush(self) -> str:
         """End of the text: U+FFFD if a character was left unfinished, else nothing. The stream can be used again."""

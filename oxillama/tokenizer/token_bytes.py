@@ -33,7 +33,7 @@ def _from_marked(text: str) -> bytes:
 
 
 def _word_piece(text: str) -> bytes:
-    return _from_marked(text) if text.startswith("▁") else text.encode()
+    return (" " + text[1:] if text.startswith("▁") and len(text) > 1 else text).encode()
 
 
 _ESCAPE = re.compile(rb"\\(?:x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
@@ -52,7 +52,8 @@ def from_escapes(text: str) -> bytes:
 def token_bytes_of(vocab: "Vocab") -> Callable[[int], bytes]:
     """A function id -> bytes for a vocabulary, which remembers them. Ids must be in range.
 
-    Special and user-defined tokens stand for their own text, byte tokens for their byte.
+    Special and user-defined tokens stand for their own text, byte tokens for their byte. Where tokens have marks
+    for spaces, user-defined ones have them, too.
     """
     known: dict[int, bytes] = {}
     tokens, types = vocab.tokens, vocab.types
@@ -67,7 +68,7 @@ def token_bytes_of(vocab: "Vocab") -> Callable[[int], bytes]:
 
     def spelled(token: int) -> bytes:
         kind = types[token]
-        if kind in (UNKNOWN, CONTROL, USER_DEFINED):
+        if kind in (UNKNOWN, CONTROL) or (kind == USER_DEFINED and plain is not _from_marked):
             return tokens[token].encode()
         if kind == BYTE:
             return bytes([int(tokens[token][3:5], 16)])

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import fields
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from oxillama.tokenizer.byte_pieces import byte_piece_encoder
 from oxillama.tokenizer.control_texts import ControlTexts
 from oxillama.tokenizer.kept import KeptPieces
 from oxillama.tokenizer.length import Measure, least_tokens, measure_of
+from oxillama.tokenizer.normalization import has_rules, normalizer_of
 from oxillama.tokenizer.special import Partition
 from oxillama.tokenizer.stream import TokenStream
 from oxillama.tokenizer.token_bytes import token_bytes_of
@@ -74,6 +76,7 @@ class Tokenizer:
         self.add_space_prefix = vocab.add_space_prefix and vocab.model in ("llama", "t5")
         self.chat_templates = dict(chat_templates or {})
         self._origin: tuple[str, dict[str, object]] | None = None
+        self._normalizer = normalizer_of(vocab) if vocab.model == "llama" and has_rules(vocab) else None
         self._kept = KeptPieces(vocab.model == "gpt2" and vocab.cut.byte_level and vocab.cut.cuts_words)
         self._pieces: dict[int, str | bytes] = {}  # of ids in streams without control tokens, as they come
 
@@ -173,16 +176,14 @@ class Tokenizer:
         out: list[int] = []
         if add_special and self.add_bos and self.bos_id is not None:
             out.append(self.bos_id)
-        prefix = self.add_space_prefix and self.model == "llama"
         after_special = not continuation
         partition = self._partition_all if parse_special else self._partition_user
-        pieces: Iterable[str | int] = partition(text) if partition.texts or not text else (text,)
-        for piece in pieces:
+        for piece in self._cut(partition, text) if partition.texts or not text else (text,):
             if isinstance(piece, int):
                 out.append(piece)
                 after_special = True
             else:
-                plain = " " + piece if prefix and after_special else piece
+                plain = self._spaced(piece, after_special) if self.model == "llama" else piece
                 encode = self._encode_plain
                 out += encode(plain) if owner is None else self._kept.encode(owner, plain, encode)
                 after_special = False
@@ -191,6 +192,28 @@ class Tokenizer:
                 if closes and end is not None:
                     out.append(end)
         return out
+
+    def _spaced(self, piece: str, begins: bool) -> str:
+        """Plain text for a vocabulary of scores: normalised, and if it begins a text, with the space of that."""
+        begins = begins and self.add_space_prefix
+        follows = self._vocab.marks_follow
+        if self._normalizer is not None:
+            return self._normalizer.text(piece, before=begins and not follows, after=begins and follows)
+        if not begins:
+            return piece
+        return piece + " " if follows else " " + piece
+
+    def _cut(self, partition: Partition, text: str) -> Iterator[str | int]:
+        """A text cut at special tokens, of which sentencepiece's symbols are plain text."""
+        symbols = self._vocab.symbols
+        if not symbols:
+            yield from partition(text)
+            return
+        for special, pieces in groupby(partition(text), lambda piece: isinstance(piece, int) and piece not in symbols):
+            if special:
+                yield from pieces
+            else:
+                yield "".join(self._vocab.tokens[piece] if isinstance(piece, int) else piece for piece in pieces)
 
     def forget_texts(self) -> None:
         """Forgets the pieces that are kept for all owners of :meth:`encode`."""
@@ -203,7 +226,7 @@ class Tokenizer:
         :meth:`encode`.
         """
         out: list[int] = []
-        for piece in self._partition_all(text):
+        for piece in self._cut(self._partition_all, text):
             if isinstance(piece, int):
                 out.append(piece)
             else:
@@ -223,7 +246,7 @@ class Tokenizer:
     def filled(self, template: str, fields: Mapping[str, str]) -> Iterator[int | str]:
         """A template's control tokens, as ids, and the texts between them with ``fields`` filled in."""
         places = re.compile("|".join(map(re.escape, fields)))
-        for piece in self._partition_all(template):
+        for piece in self._cut(self._partition_all, template):
             yield piece if isinstance(piece, int) else places.sub(lambda place: fields[place[0]], piece)
 
     def least_tokens(self, text: str, enough: int, *, parse_special: bool = False, continuation: bool = False) -> int:
@@ -258,8 +281,9 @@ class Tokenizer:
         return Partition(specials, self._vocab.strips_left, self._vocab.strips_right)
 
     def _specials(self, kinds: tuple[int, ...]) -> dict[str, int]:
-        tokens = self._vocab.tokens
-        return {tokens[i]: i for i in self._vocab.of_kinds(*kinds) if tokens[i]}
+        """Ids of tokens of some kinds by their texts; of user-defined ones alone, those that cut the text."""
+        tokens, inside = self._vocab.tokens, self._vocab.symbols if kinds == (USER_DEFINED,) else ()
+        return {tokens[i]: i for i in self._vocab.of_kinds(*kinds) if tokens[i] and i not in inside}
 
     # ---- tokens -> text
 
@@ -281,22 +305,30 @@ class Tokenizer:
         if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
             raise TokenizerError(f"ids must be a sequence of token ids, not {type(ids).__name__}")
         types = self._vocab.types
-        strips = not continuation and (self.add_space_prefix or self.model == "bert")
-        everywhere = strips and self.model != "bert"
+        strips = at_start = not continuation and self._strips_spaces
         out: list[bytes] = []
-        at_start = strips
         for position, token in enumerate(ids):
             token = self._check(token, position)
-            kind = types[token]
-            if kind in (CONTROL, UNKNOWN, USER_DEFINED):
-                if not (skip_special and kind == CONTROL):
-                    out.append(self._raw_bytes(token))
-                at_start = everywhere or (at_start and kind == CONTROL)
-                continue
-            raw = self._raw_bytes(token)
-            out.append(raw.removeprefix(b" ") if at_start else raw)
-            at_start = False
+            raw = b"" if skip_special and types[token] == CONTROL else self._raw_bytes(token)
+            if strips:
+                begins = self._begins(token, at_start)
+                if begins is None and at_start:
+                    raw = raw.removeprefix(b" ")
+                at_start = bool(begins)
+            out.append(raw)
         return b"".join(out)
+
+    @property
+    def _strips_spaces(self) -> bool:
+        """Whether the first space of a text is one that encoding put there."""
+        return self.model == "bert" or (self.add_space_prefix and not self._vocab.marks_follow)
+
+    def _begins(self, token: int, at_start: bool) -> bool | None:
+        """Of a special token: whether text begins behind it, of which encoding put a space before; None of others."""
+        kind = self._vocab.types[token]
+        if kind not in (CONTROL, UNKNOWN, USER_DEFINED) or token in self._vocab.symbols:
+            return None
+        return self.model != "bert" or (at_start and kind == CONTROL)
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes that one token stands for; special tokens stand for their text. Raises TokenizerError."""
@@ -329,8 +361,9 @@ class Tokenizer:
                 hidden = types[self._check(token, None)] == CONTROL and token not in shown
                 return b"" if hidden else self._raw_bytes(token)
 
-        strips = not continuation and (self.add_space_prefix or self.model == "bert")
-        return TokenStream(piece, strip_first_space=strips, known=known)
+        if continuation or not self._strips_spaces:
+            return TokenStream(piece, known=known)
+        return TokenStream(piece, strip_first_space=True, begins=self._begins, known=known)
 
     # ---- about tokens
 

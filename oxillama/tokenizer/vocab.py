@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from oxillama.errors import MissingKeyError, TokenizerError, UnsupportedModelError
 from oxillama.tokenizer._texts import TokenTexts
+from oxillama.tokenizer.marks import marks_follow, user_symbols
 from oxillama.tokenizer.pre_tokenizers import PreTokenizer, known_pre_tokenizers, pre_tokenizer
 from oxillama.tokenizer.special import BERT_TEXTS, FIM_TEXTS, end_of_generation, strip_rules
 from oxillama.tokenizer.token_types import BYTE, NORMAL, SpecialIds
@@ -75,7 +76,11 @@ class TokenIds(Mapping[str, int]):
 
 @dataclass(frozen=True, slots=True)
 class Vocab:
-    """A checked vocabulary. ``tokens``, ``types`` (a byte each) and ``scores`` (if any) have ``n_vocab`` entries."""
+    """A checked vocabulary. ``tokens``, ``types`` (a byte each) and ``scores`` (if any) have ``n_vocab`` entries.
+
+    ``symbols``: the user-defined tokens that sentencepiece trained with. ``marks_follow``: marks of spaces stand behind
+    words.
+    """
 
     model: str
     pre: str
@@ -98,6 +103,8 @@ class Vocab:
     eog_ids: frozenset[int] = frozenset()
     strips_left: frozenset[int] = frozenset()
     strips_right: frozenset[int] = frozenset()
+    symbols: frozenset[int] = frozenset()
+    marks_follow: bool = False
     byte_ids: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -135,6 +142,8 @@ def read_vocab(file: "GGUFFile") -> Vocab:
     special = _special_ids(meta, model, ids, len(tokens))
     eog = end_of_generation(ids, types, special)
     left, right = strip_rules(meta, pre, ids, types)
+    scores, flags = _scores(meta, model, len(tokens)), _flags(meta, model, cut, special)
+    prefix = flags["add_space_prefix"]
     return Vocab(
         model=model,
         pre=pre,
@@ -142,15 +151,17 @@ def read_vocab(file: "GGUFFile") -> Vocab:
         tokens=tokens,
         ids=ids,
         types=bytes(types),
-        scores=_scores(meta, model, len(tokens)),
+        scores=scores,
         special=special,
         charsmap=_charsmap(meta),
         eog_ids=eog,
         strips_left=left,
         strips_right=right,
+        symbols=user_symbols(model, tokens, types, scores, prefix) - left - right,
+        marks_follow=marks_follow(model, tokens, types, prefix),
         byte_ids=_byte_ids(tokens, types),
         separators=_separators(meta, model, cut),
-        **_flags(meta, model, cut, special),
+        **flags,
     )
 
 

@@ -22,8 +22,10 @@ Vocabulary = dict[str, tuple[float, int]]  # of each text the score and the type
 
 def of_library(vocabulary: Vocabulary, unk: int) -> Callable[[str], list[int]]:
     """Its ids of texts that hold no space. Tokens that no text turns into keep their places under texts with one."""
+    normal = [score for score, kind in vocabulary.values() if kind == NORMAL]
+    lowest = min(normal, default=0.0)  # those of other tokens don't count in sentencepiece
     scored = [
-        (f" {i}", 0.0) if kind in (UNKNOWN, CONTROL, BYTE) else (text, 0.0 if kind == USER_DEFINED else score)
+        (text, score) if kind == NORMAL else (f" {i}", lowest)
         for i, (text, (score, kind)) in enumerate(vocabulary.items())
     ]
     library = Library(Unigram(scored, unk, False))
@@ -85,10 +87,10 @@ def test_tokens_are_those_of_the_library(made: tuple[Vocabulary, int], texts: li
 
 @settings(max_examples=60, deadline=None)
 @given(vocabularies(), st.sampled_from(["ab", "🙂", "▁a"]), st.text("abz", max_size=30))
-def test_user_defined_tokens_are_found_before_all_others(made: tuple[Vocabulary, int], own: str, text: str) -> None:
-    """Their score of 0 counts in the lowest one, as it does in the library."""
+def test_added_tokens_are_found_before_all_others(made: tuple[Vocabulary, int], own: str, text: str) -> None:
+    """User-defined ones with the score that converters write for tokens that were added to a model."""
     vocabulary, unk = made
-    vocabulary = vocabulary | {own: (-1.0, USER_DEFINED)}
+    vocabulary = vocabulary | {own: (-1000.0, USER_DEFINED)}
     unk, added = list(vocabulary).index("?"), list(vocabulary).index(own)
     tokenizer, library = of_file(vocabulary, unk), of_library(vocabulary, unk)
     expected: list[int] = []
@@ -103,7 +105,7 @@ def large() -> tuple[Tokenizer, Callable[[str], list[int]], list[str]]:
     generator = np.random.default_rng(5)
     letters = np.array(list("abcdefghijklmnop▁éß漢字🙂"))
     words = {"".join(generator.choice(letters, n)) for n in generator.integers(1, 9, 20_000)} | {"a" * 512}
-    scores = np.round(generator.uniform(-12, -2, len(words)), 1).astype(np.float32).tolist()
+    scores = (np.round(generator.uniform(-96, -16, len(words))) / 8).tolist()  # whose sums are exact in float32
     vocabulary: Vocabulary = {"<unk>": (0.0, UNKNOWN)}
     vocabulary |= {word: (score, NORMAL) for word, score in zip(sorted(words), scores, strict=True)}
     pieces = [*vocabulary, "x", "\0", "a" * 400]
