@@ -47,13 +47,14 @@ def test_what_is_kept_is_bounded():
     kept = KeptPieces()
     for i in range(2 * MAX_PIECES):
         kept.encode("a", f"{i} {LONG}", lambda piece: [1])
-    assert len(kept._kept["a"]) == MAX_PIECES
-    assert f"{i} {LONG}" in kept._kept["a"]
+    assert len(kept._kept) == MAX_PIECES
+    assert f"{i} {LONG}" in kept._kept.contents()["a"]
     for character in ("{}", "{}é", "{}ā", "{}\N{CAT FACE}"):
         for i in range(8):
             kept.encode("a", character.format(i) + character[-1] * (MAX_BYTES // 16), lambda piece: [1])
-            assert sum(sys.getsizeof(text) + 8 * len(ids) for text, ids in kept._kept["a"].items()) <= MAX_BYTES
-        assert kept._kept["a"]
+            pieces = kept._kept.contents()["a"]
+            assert sum(sys.getsizeof(text) + 8 * len(ids) for text, ids in pieces.items()) <= MAX_BYTES
+        assert pieces
 
 
 def test_pieces_of_many_are_not_at_the_cost_of_others():
@@ -63,7 +64,7 @@ def test_pieces_of_many_are_not_at_the_cost_of_others():
         kept.encode("a", f"{i} {LONG}", lambda piece: [1])
     kept.encode("b", LONG, lambda piece: made.append(piece) or [1])
     assert not made
-    assert len(kept._kept["a"]) == MAX_PIECES - 1
+    assert len(kept._kept.contents()["a"]) == MAX_PIECES - 1
 
 
 WORDS = st.one_of(
