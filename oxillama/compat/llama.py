@@ -384,7 +384,8 @@ class Llama:
     @property
     def eval_logits(self) -> deque[list[float]]:
         """Logits of the tokens evaluated; of the last one without logits_all."""
-        return deque(self._scores.tolist(), maxlen=self._n_ctx if self.logits_all else 1)
+        most = self._n_ctx if self.logits_all else 1
+        return deque(map(np.ndarray.tolist, self._scores[-most:]), maxlen=most)
 
     def reset(self) -> None:
         """Forgets the tokens evaluated."""
@@ -400,7 +401,7 @@ class Llama:
         with self._lock:
             start, end = self.n_tokens, self.n_tokens + len(ids)
             if self.logits_all:
-                self.scores[start:end] = self.session.forward_logits(ids, start)
+                self.session.forward_logits(ids, start, out=self.scores[start:end])
             else:
                 self.scores[end - 1] = self.session.forward_prefill(ids, start)
             self.input_ids[start:end] = ids

@@ -82,8 +82,11 @@ class Scheduler:
         *,
         max_waiting: int = MAX_WAITING,
         prefix_cache: bool = True,
+        row_budget: int = MOST,
     ) -> None:
         """token_budget: tokens of a step at most. max_running, max_waiting: sequences.
+
+        row_budget: prompt tokens of a step at most that give a row of logits each (`Sequence.every_row`).
 
         whole: each sequence is computed in one step, however long it is; it may keep nothing, and need no blocks.
         Raises ConfigError for numbers below 1, and for a pool in which nothing can run.
@@ -97,6 +100,8 @@ class Scheduler:
         block_size = check_int("block_size", block_size, 1, MOST)
         prefix = PrefixKvCache(pool, block_size) if prefix_cache else None
         self.pool, self.prefix, self.block_size = pool, prefix, block_size
+        self.row_budget = check_int("row_budget", row_budget, 1, MOST)
+        self._n_rows_left = 0  # of it, in this step
         self.blocks = BlockManager(pool, block_size, self.token_budget, prefix)
         self.max_waiting = check_int("max_waiting", max_waiting, 1, MOST)
         self.whole = whole
@@ -254,6 +259,7 @@ class Scheduler:
         """
         self.n_steps += 1
         self.preempting = False
+        self._n_rows_left = self.row_budget
         plan, budget = self._schedule_decodes()
         if self.waiting.n or len(plan) < len(self.running):
             throttle = beside if plan and isinstance(beside, PrefillThrottle) else None
@@ -295,6 +301,7 @@ class Scheduler:
             if (n := self._share(sequence, budget, throttle)) and self._make_room(sequence, n):
                 plan.append((sequence, n))
                 budget -= n
+                self._n_rows_left -= n * sequence.every_row
                 if throttle is not None and n > 1:
                     throttle.take(n, sequence.n_computed)
         if self.preempting:
@@ -305,6 +312,7 @@ class Scheduler:
                 break
             plan.append((admitted, n))
             budget -= n
+            self._n_rows_left -= n * admitted.every_row
             if throttle is not None and n > 1:  # a single token costs what one of a decoding sequence does
                 throttle.take(n, admitted.n_computed)
 
@@ -347,6 +355,8 @@ class Scheduler:
         if sequence.n_computed < sequence.n_encoded:
             # Also of more than the budget: beside decoding sequences, there may never be one that is large enough.
             return sequence.n_encoded if budget > 0 else 0
+        if sequence.every_row:
+            budget = min(budget, self._n_rows_left)
         return self.blocks.chunk(sequence, min(n, budget)) if budget > 0 else 0
 
     def _make_room(self, sequence: Sequence, n: int) -> bool:
