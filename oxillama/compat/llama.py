@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.checks import check_int
+from oxillama._util.fork import renew_at_fork
 from oxillama._util.lazy import lazy
 from oxillama._util.pickling import with_fields
 from oxillama.compat import chat, completion, embeddings, llama_types, pretrained
@@ -117,7 +118,8 @@ class Llama:
     def _load(self, given: dict[str, Any]) -> None:
         config = engine_config(given)
         self.model_path = os.fspath(given["model_path"])
-        self._lock = threading.RLock()
+        self.renew_lock()
+        renew_at_fork(self)
         self._seed = initial_seed(given["seed"])
         self.verbose, self.logits_all, self.spm_infill = given["verbose"], given["logits_all"], given["spm_infill"]
         self.for_embedding: bool = given["embedding"]
@@ -171,6 +173,10 @@ class Llama:
         return self
 
     ctx = _ctx = _model = model  # other packages look for these
+
+    def renew_lock(self) -> None:
+        """Makes a new lock, in a forked child: a thread of the parent may hold the old one."""
+        self._lock = threading.RLock()
 
     @property
     def lock(self) -> threading.RLock:

@@ -67,9 +67,8 @@ class BoundDrafts:
         return found
 
     def _made(self, name: str) -> Draft:
-        if name not in self._named:
-            self._named[name] = PromptLookup() if name == "lookup" else GrammarDraft()
-        return self._named[name]
+        found = self._named.get(name)
+        return found or self._named.setdefault(name, PromptLookup() if name == "lookup" else GrammarDraft())
 
 
 class Drafting:
