@@ -1,7 +1,10 @@
 """Kept pieces: ids are the same with them and without, and each owner has its own."""
 
+import gc
 import re
 import sys
+import threading
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -115,3 +118,37 @@ def test_what_is_appended_to_a_text_is_tokenised_alone():
     whole = KeptPieces()
     assert whole.encode("a", text, make) == list(text.encode())
     assert made[-1] == text
+
+
+def test_threads_with_new_texts_of_many_owners():
+    """Threads change places after each few bytecodes, and in each collection of garbage."""
+    errors, kept = [], KeptPieces()
+
+    def give_way(phase, info):
+        time.sleep(0)
+
+    def run(number):
+        try:
+            for i in range(300):
+                ids = [number, i] * 200
+                owner, piece = (number, i % 7), f"{number} {i} {LONG}"
+                assert kept.encode(owner, piece, lambda piece, ids=ids: ids) == ids
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    gc.callbacks.append(give_way)
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(50)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(interval)
+        gc.callbacks.remove(give_way)
+    assert errors == []
+    assert len(kept._kept) <= MAX_PIECES
