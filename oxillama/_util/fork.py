@@ -19,6 +19,7 @@ from itertools import chain
 from types import ModuleType
 from typing import Protocol
 
+from oxillama._util.sharing import members
 from oxillama._util.signals import DeferredInterrupt
 
 __all__ = [
@@ -78,7 +79,7 @@ class ForkRegistry:
     def members(self) -> list[Living]:
         """The objects in a fixed order, so that two threads that fork at once can't wait for each other."""
         with self._lock:
-            return sorted(self._all, key=id)
+            return sorted(members(self._all), key=id)
 
     def renew_lock(self) -> None:
         self._lock = threading.Lock()

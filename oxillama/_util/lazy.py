@@ -14,7 +14,8 @@ class lazy(Generic[T]):
     """`functools.cached_property` without a lock.
 
     In Python 3.11 that has one lock for all objects of a class, which would stay locked for ever in a child that was
-    forked while another thread computed a value. Here two threads may compute a value twice, with the same result.
+    forked while another thread computed a value. Here two threads may each compute a value; both get the one that was
+    there first, and the other is dropped.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -29,8 +30,7 @@ class lazy(Generic[T]):
     def __get__(self, owner: object | None, kind: type) -> Self | T:
         if owner is None:
             return self
-        value = self._make(owner)
-        owner.__dict__[self._make.__name__] = value
+        value: T = owner.__dict__.setdefault(self._make.__name__, self._make(owner))
         return value
 
 

@@ -27,6 +27,9 @@ def stays_here(remedy: str) -> Callable[[object, SupportsIndex], NoReturn]:
 class OpenedOnce(Generic[T]):
     """Objects that a process opens once, however many pickles of them it reads, in any threads.
 
+    One lock protects what is known, for a few steps of a dictionary; while an object is opened, a lock of its key alone
+    is held, so that only calls for the same object wait.
+
     The object opened last is kept until `forget`, so that the tasks of a pool, each of which holds it while it runs,
     find it open. All others live as long as something else refers to them.
     """
@@ -38,8 +41,9 @@ class OpenedOnce(Generic[T]):
         renew_at_fork(self)
 
     def renew_lock(self) -> None:
-        """Replaces the lock, in a forked child."""
+        """Replaces the locks, in a forked child."""
         self._lock = threading.RLock()
+        self._opening: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()  # locks
 
     def register(self, key: Hashable, one: T) -> None:
         """Registers an object that is pickled here: its pickles return itself in this process."""
@@ -49,9 +53,13 @@ class OpenedOnce(Generic[T]):
     def get(self, key: Hashable, make: Callable[[], T], usable: Callable[[T], object] = lambda one: True) -> T:
         """The object of a key; made if there is none that is still usable."""
         with self._lock:
+            opening = self._opening.get(key) or self._opening.setdefault(key, threading.RLock())
+        with opening:
             found = self._known.get(key)
             if found is None or not usable(found):
-                self._known[key] = self._last = found = make()
+                made = make()
+                with self._lock:
+                    self._known[key] = self._last = found = made
             return found
 
     def forget(self, one: T) -> None:

@@ -34,7 +34,7 @@ def llama_model_get_vocab(model: Any) -> VocabPointer:
     vocabulary: Tokenizer = model.vocabulary
     address = _pointers.get(vocabulary)
     if address is None:
-        address = _pointers[vocabulary] = next(_addresses)
+        address = _pointers.setdefault(vocabulary, next(_addresses))  # another thread's, if that came first
         _by_address[address] = vocabulary
     pointer = VocabPointer(address)
     pointer.vocabulary = vocabulary

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.checks import check_int
+from oxillama._util.fork import renew_at_fork
 from oxillama._util.lazy import lazy
 from oxillama._util.pickling import with_fields
 from oxillama.compat import chat, completion, embeddings, llama_types, pretrained
@@ -117,7 +118,8 @@ class Llama:
     def _load(self, given: dict[str, Any]) -> None:
         config = engine_config(given)
         self.model_path = os.fspath(given["model_path"])
-        self._lock = threading.RLock()
+        self.renew_lock()
+        renew_at_fork(self)
         self._seed = initial_seed(given["seed"])
         self.verbose, self.logits_all, self.spm_infill = given["verbose"], given["logits_all"], given["spm_infill"]
         self.for_embedding: bool = given["embedding"]
@@ -171,6 +173,10 @@ class Llama:
         return self
 
     ctx = _ctx = _model = model  # other packages look for these
+
+    def renew_lock(self) -> None:
+        """Makes a new lock, in a forked child: a thread of the parent may hold the old one."""
+        self._lock = threading.RLock()
 
     @property
     def lock(self) -> threading.RLock:
@@ -384,7 +390,8 @@ class Llama:
     @property
     def eval_logits(self) -> deque[list[float]]:
         """Logits of the tokens evaluated; of the last one without logits_all."""
-        return deque(self._scores.tolist(), maxlen=self._n_ctx if self.logits_all else 1)
+        most = self._n_ctx if self.logits_all else 1
+        return deque(map(np.ndarray.tolist, self._scores[-most:]), maxlen=most)
 
     def reset(self) -> None:
         """Forgets the tokens evaluated."""
@@ -400,7 +407,7 @@ class Llama:
         with self._lock:
             start, end = self.n_tokens, self.n_tokens + len(ids)
             if self.logits_all:
-                self.scores[start:end] = self.session.forward_logits(ids, start)
+                self.session.forward_logits(ids, start, out=self.scores[start:end])
             else:
                 self.scores[end - 1] = self.session.forward_prefill(ids, start)
             self.input_ids[start:end] = ids

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from oxillama._util.checks import check_int
@@ -49,11 +50,11 @@ class LlamaRAMCache(BaseLlamaCache):
 
     @property
     def cache_size(self) -> int:
-        return sum(state.llama_state_size for state in self.cache_state.values())
+        return sum(state.llama_state_size for state in list(self.cache_state.values()))
 
     def _find_longest_prefix_key(self, key: tuple[int, ...]) -> tuple[int, ...] | None:
         best, length = None, 0
-        for known in self.cache_state:
+        for known in list(self.cache_state):  # other threads may share the cache
             common = next((i for i, (a, b) in enumerate(zip(known, key, strict=False)) if a != b), None)
             common = min(len(known), len(key)) if common is None else common
             if common > length:
@@ -64,8 +65,10 @@ class LlamaRAMCache(BaseLlamaCache):
         known = self._find_longest_prefix_key(tuple(key))
         if known is None:
             raise KeyError("Key not found")
-        self.cache_state.move_to_end(known)
-        return self.cache_state[known]
+        found = self.cache_state[known]
+        with suppress(KeyError):  # another thread has given it up
+            self.cache_state.move_to_end(known)
+        return found
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, Sequence) and self._find_longest_prefix_key(tuple(key)) is not None
@@ -73,8 +76,9 @@ class LlamaRAMCache(BaseLlamaCache):
     def __setitem__(self, key: Sequence[int], value: Any) -> None:
         self.cache_state.pop(tuple(key), None)
         self.cache_state[tuple(key)] = value
-        while self.cache_state and self.cache_size > self.capacity_bytes:
-            self.cache_state.popitem(last=False)
+        with suppress(KeyError):  # another thread has given up the last one
+            while self.cache_state and self.cache_size > self.capacity_bytes:
+                self.cache_state.popitem(last=False)
 
 
 LlamaCache = LlamaRAMCache

@@ -466,9 +466,11 @@ class AsyncSession:
         """`Session.forward_prefill`."""
         return await self._call(lambda: self.session.forward_prefill(tokens, pos))
 
-    async def forward_logits(self, tokens: SequenceOf[int], pos: int) -> NDArray[np.float32]:
+    async def forward_logits(
+        self, tokens: SequenceOf[int], pos: int, *, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
         """`Session.forward_logits`."""
-        return await self._call(lambda: self.session.forward_logits(tokens, pos))
+        return await self._call(lambda: self.session.forward_logits(tokens, pos, out=out))
 
     async def forward_decode(self, token: int, pos: int) -> NDArray[np.float32]:
         """`Session.forward_decode`."""

@@ -23,6 +23,7 @@ from oxillama.drafts.cost_model import (
     DraftRequest,
     StepTimeModel,
     allocate_drafts,
+    median,
 )
 from oxillama.drafts.draft import Distribution, Draft, DraftTask, Proposal, SpecStats, Target
 from oxillama.drafts.grammar_draft import GrammarDraft
@@ -66,9 +67,8 @@ class BoundDrafts:
         return found
 
     def _made(self, name: str) -> Draft:
-        if name not in self._named:
-            self._named[name] = PromptLookup() if name == "lookup" else GrammarDraft()
-        return self._named[name]
+        found = self._named.get(name)
+        return found or self._named.setdefault(name, PromptLookup() if name == "lookup" else GrammarDraft())
 
 
 class Drafting:
@@ -82,6 +82,7 @@ class Drafting:
         self.costs = StepTimeModel()
         self.requests: dict[GenerationRequest, Speculation] = {}
         self.totals: weakref.WeakKeyDictionary[Draft, SpecStats] = weakref.WeakKeyDictionary()
+        # Of a round, in units of the steps' level.
         self._times: weakref.WeakKeyDictionary[Draft, deque[float]] = weakref.WeakKeyDictionary()
         self._timed: weakref.WeakKeyDictionary[Draft, int] = weakref.WeakKeyDictionary()  # at which number of steps
         self.seconds = 0.0
@@ -174,7 +175,7 @@ class Drafting:
         times = self._times.get(draft)
         if times is None or len(times) < LEAST_TIMES:
             return 0.0
-        return min(times)  # as of steps: what else runs makes it slower, never quicker
+        return median(times) * self.costs.level
 
     def _propose(self, draft: Draft, by: int, wanted: list[Wanted], failed: list[Failure]) -> int:
         """Asks one draft for all requests that use it; how many tokens it proposed.
@@ -210,7 +211,8 @@ class Drafting:
     def _time(self, draft: Draft, seconds: float, counts: list[int]) -> None:
         """Takes note of what a draft took that had nothing to read but what came since the last step."""
         if all(counts) or not any(counts):  # else it is still at the prompts of some
-            self._times.setdefault(draft, deque(maxlen=KEPT_TIMES)).append(seconds / max(1, *counts))
+            cost = seconds / max(1, *counts) / (self.costs.level or 1.0)
+            self._times.setdefault(draft, deque(maxlen=KEPT_TIMES)).append(cost)
             self._timed[draft] = self._n_asked
 
     def forget(self, request: GenerationRequest) -> None:

@@ -233,6 +233,7 @@ class GenerationRequest(Request):
         wants_all = scores is not None and scores.wants_prompt(sequence) and not self.follows
         greedy = sampler.chain.greedy and not sampler.processors and sampler.memory.grammar is None
         looks = scores or speculation or criteria or reading is not None or not max_tokens  # at the row, or at none
+        sequence.every_row = wants_all
         self.want = "all" if wants_all else "likeliest" if greedy and not looks else "last"
         self._limit = sequence.n_prompt + max_tokens
         self._least = sequence.n_prompt + min_tokens
@@ -296,7 +297,7 @@ class GenerationRequest(Request):
         if self.scores is not None and self.want == "all":
             self.scores.add_prompt(self.sequence, rows)
             if not self.scores.wants_prompt(self.sequence):
-                self.want = "last"
+                self.want, self.sequence.every_row = "last", False
             if self.sequence.n_computed < len(self.sequence.tokens):
                 return None
         if self._limit == self.n_prompt:  # nothing but the prompt's log-probabilities is wanted

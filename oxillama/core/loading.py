@@ -89,6 +89,9 @@ SUGGESTED_BYTES = 1 << 30
 # would have all weights read for itself.
 FORWARD_PART = 16
 LEAST_STEP = 64
+# Bytes of the rows of logits of one step, where all rows of prompts are wanted: these are handed over in as many steps
+# as it takes, so that they are not held twice.
+ROW_BYTES = 32 << 20
 
 
 class CacheSizes(NamedTuple):
@@ -204,6 +207,11 @@ def step_tokens(spec: ModelSpec, configured: int, budget: int | None) -> int:
     recurrent = spec.mixer_values or (10 * spec.n_embd if slot_bytes(spec.states) else 0)
     floats = 5 * spec.n_embd + heads + spec.n_kv_heads * (spec.head_dim + spec.v_head_dim) + hidden + recurrent
     return min(configured, max(LEAST_STEP, budget // FORWARD_PART // (5 * max(floats, 1))))
+
+
+def row_budget(n_vocab: int) -> int:
+    """Prompt tokens of a step at most whose rows of logits are all wanted."""
+    return max(LEAST_STEP, ROW_BYTES // (4 * n_vocab))
 
 
 LoadProgress = Callable[[int, int], object]  # bytes of tensors that are loaded, bytes of all
@@ -474,6 +482,7 @@ def make_context(config: EngineConfig, parts: EngineParts, writer: WriterFactory
         encoder_decoder="" if start is None else parts.spec.arch,
         prefix_cache=config.prefix_cache,
         max_waiting=config.max_queue_size,
+        row_budget=row_budget(parts.spec.n_vocab),
     )
     loras = LoraRegistry(parts.spec, lambda: core.runner.adaptable)
     capacity, n_vocab, kv_type = core.scheduler.capacity, parts.spec.n_vocab, config.kv_type

@@ -268,6 +268,7 @@ class LogitsRequest(Request):
 
     def __init__(self, sequence: Sequence, n_vocab: int, outbox: ResultQueue, **options: Any) -> None:
         super().__init__(sequence, outbox, **options)
+        sequence.every_row = True
         self.out = np.empty((len(sequence.tokens) - sequence.n_encoded, n_vocab), np.float32)
 
     def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:

@@ -10,7 +10,7 @@ from typing import Any
 from blake3 import blake3
 
 from oxillama._util.lazy import lazy
-from oxillama._util.owned import OwnedCache
+from oxillama._util.owned import Bound, OwnedCache
 from oxillama.chat.answer_reading import AnswerReading
 from oxillama.core.draft_options import NO_DRAFTS, DraftOptions
 from oxillama.core.draft_scheduler import BoundDrafts
@@ -46,7 +46,7 @@ __all__ = [
 # Grammars, compiled and with their masks, that are kept for one owner, and for all of them.
 OWN_GRAMMARS, OWN_BYTES = 256, 64 << 20
 ALL_GRAMMARS, ALL_BYTES = 1024, 256 << 20
-USES = 64  # after which sizes are looked at again: masks are made while texts are written
+WATCHED = 16  # whose sizes are looked at again at each use: masks are made while texts are written
 
 
 class GrammarCache:
@@ -54,9 +54,9 @@ class GrammarCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._kept: OwnedCache[HeldText] = OwnedCache()
-        self._faults: OwnedCache[str] = OwnedCache()
-        self._n_uses = 0
+        bounds = Bound(OWN_GRAMMARS, OWN_BYTES), Bound(ALL_GRAMMARS, ALL_BYTES)
+        self._kept: OwnedCache[HeldText] = OwnedCache(lambda known, held: held.grammar.n_bytes(), *bounds, WATCHED)
+        self._faults: OwnedCache[str] = OwnedCache(_n_bytes, *bounds)
 
     @lazy
     def _vocabulary(self) -> Vocabulary:
@@ -107,8 +107,6 @@ class GrammarCache:
             except GrammarError as error:
                 found = str(error)
             self._faults.put(owner, known, found)
-            own, whole = (OWN_GRAMMARS, OWN_BYTES), (ALL_GRAMMARS, ALL_BYTES)
-            self._faults.cut(owner, lambda known, fault: sys.getsizeof(known) + sys.getsizeof(fault), own, whole)
         return found
 
     def _compiled(self, kind: str, source: Any, mode: SchemaMode) -> Grammar:
@@ -138,15 +136,11 @@ class GrammarCache:
     def _found(self, owner: str | None, known: Hashable, make: Callable[[], HeldText]) -> HeldText:
         """What is kept for an owner, made if it isn't there. What can't be made leaves nothing behind."""
         held = self._kept.find(owner, known)
-        is_new = held is None
-        if held is None:
-            held = make()
-            self._kept.put(owner, known, held)
-        self._n_uses += 1
-        if is_new or self._n_uses % USES == 0:
-            own, whole = (OWN_GRAMMARS, OWN_BYTES), (ALL_GRAMMARS, ALL_BYTES)
-            self._kept.cut(owner, lambda known, held: held.grammar.n_bytes(), own, whole)
-        return held
+        return self._kept.put(owner, known, make()) if held is None else held
+
+
+def _n_bytes(known: Hashable, fault: str) -> int:
+    return sys.getsizeof(known) + sys.getsizeof(fault)
 
 
 Named = SequenceOf[tuple[str, Any]]  # prompts with what messages call them

@@ -328,13 +328,22 @@ class Session:
         """
         return self._extend("tokens", tokens, pos)
 
-    def forward_logits(self, tokens: SequenceOf[int], pos: int) -> NDArray[np.float32]:
+    def forward_logits(
+        self, tokens: SequenceOf[int], pos: int, *, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
         """`forward_prefill` with the logits of every token given, float32 [len(tokens), n_vocab].
+
+        out: an array of this form that is filled and returned, instead of a new one.
 
         All of them are computed: the prefix cache is not asked for them.
         """
         ids, start = self._checked("tokens", tokens, pos)
-        rows = np.empty((len(ids), self._n_vocab), np.float32)
+        shape = len(ids), self._n_vocab
+        if out is not None and not (
+            isinstance(out, np.ndarray) and out.shape == shape and out.dtype == np.float32 and out.flags.writeable
+        ):
+            raise ConfigError(f"out must be a float32 array of the shape {shape} that can be written to")
+        rows = np.empty(shape, np.float32) if out is None else out
         self._alone(partial(self._feed, ids, start, rows))
         return rows
 
@@ -488,7 +497,7 @@ class Session:
         sequence = self._sequence
         kept = sequence.tokens[:start]
         self._rewind(start if sequence.weights == loras.key else 0)
-        sequence.tokens[:], sequence.weights = kept, loras.key
+        sequence.tokens[:], sequence.weights, sequence.every_row = kept, loras.key, not cached
         sequence.cache_key = self._serving.cache_key(self._kv_type, loras) if cached else None
         self._core.scheduler.blocks.checkpoint(sequence)
         sequence.tokens.extend(ids)

@@ -3,13 +3,14 @@
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "AcceptanceEstimate",
     "DraftRequest",
     "StepTimeModel",
     "allocate_drafts",
+    "median",
 ]
 
 # Cost of one more row, as part of a step of one row, where nothing is measured. On the shape of Llama 3.2 1B (Q4_K_M,
@@ -17,10 +18,16 @@ __all__ = [
 ROW_SHARE = 0.06
 # Least cost of one more row: measured times of equal steps differ by more.
 LEAST_ROW_SHARE = 0.02
-# Of so many measurements the quickest counts: other load on the machine makes a step slower, never quicker.
+# Of so many comparisons the median counts.
 KEPT_TIMES = 7
-# Fewer than so many count in part, averaged with the time of one row and the usual cost of more.
-SURE_TIMES = 4
+# A step is compared with so many before it and as many after it, of which at least so many have another number of rows.
+BESIDE, LEAST_BESIDE = 3, 2
+MOST_PAIRS = 64  # of numbers of rows that are compared; the one whose last comparison is the oldest leaves
+# Steps that take so many times as long as when numbers of rows were last compared, or as short: these are compared
+# anew, with so many of the earlier comparisons, but no more often than after so many steps.
+SHIFT, SHIFT_KEPT, SHIFT_STEPS = 1.5, 2, 64
+# One alone counts by half, averaged with the usual cost of more rows.
+SURE_TIMES = 2
 # Measurements count for so many steps: a number of rows that was slow by chance would never be tried again otherwise.
 KEPT_STEPS = 256
 # After so many steps with draft tokens, one without them is measured again, since the gain is measured against it.
@@ -44,42 +51,120 @@ TRY_CHANCE = 0.9
 
 
 class StepTimeModel:
-    """Seconds of a step of decoding sequences by its number of rows: measured, or estimated from the measured ones."""
+    """Seconds of a step of decoding sequences by its number of rows: measured, or estimated from the measured ones.
+
+    Numbers of rows are compared side by side: what is kept is how many times as long one step took as others just
+    before and after it that had another number of rows. Other load on the machine makes all of them slower. If seconds
+    were compared that were measured at different times, a load that comes would make draft tokens look dear, since
+    steps with them are measured all the time and steps without them seldom.
+    """
 
     def __init__(self) -> None:
-        self._times: dict[int, deque[float]] = {}
-        self._rows: list[int] = []  # measured numbers of rows, rising
+        self._near: deque[tuple[int, float]] = deque(maxlen=2 * BESIDE + 1)  # rows and seconds of the last steps
+        self._ratios: dict[tuple[int, int], deque[float]] = {}  # of seconds, of more rows to fewer
+        self._rows: list[int] = []  # numbers of rows of the last steps, rising
         self._at: dict[int, int] = {}  # the last step with this number of rows
-        self._n_steps = 0
+        self._costs: dict[int, float] = {}  # of the numbers of rows that were compared, in units of the level
+        self._n_steps = self._shifted_at = 0
+        self._compared_at = 0.0  # the level, when numbers of rows were last compared
         self._n_asked = self._plain_from = 0  # the call from which on a step without drafts may be measured
         self._gap = FIRST_FRESH // 2
+
+    @property
+    def level(self) -> float:
+        """How slow the machine is: the seconds of something are its cost times this."""
+        if not self._near:
+            return 1.0
+        rows, seconds = self._near[-1]
+        return seconds / self._cost(rows)
 
     def observe(self, rows: int, seconds: float) -> None:
         """Enters the measured time of a step."""
         self._n_steps += 1
-        if rows not in self._times:
-            self._times[rows] = deque(maxlen=KEPT_TIMES)
+        if rows not in self._at:
             self._rows.insert(bisect_left(self._rows, rows), rows)
-        self._times[rows].append(seconds)
         self._at[rows] = self._n_steps
+        self._near.append((rows, seconds))
+        self._compare()
         if self._n_steps % KEPT_TIMES == 0:
-            for old in [n for n in self._rows if self._at[n] + KEPT_STEPS < self._n_steps]:
-                del self._times[old], self._at[old]
-                self._rows.remove(old)
+            self._forget_old()
+            self._notice_shift()
+
+    def _compare(self) -> None:
+        """Compares the step that has as many after it as it may have before it; not the first of all, which is cold."""
+        at = len(self._near) - 1 - BESIDE
+        if at < 0 or self._n_steps == BESIDE + 1:
+            return
+        rows, seconds = self._near[at]
+        for other in {n for n, _ in self._near if n != rows}:
+            beside = [s for n, s in self._near if n == other]
+            if len(beside) >= LEAST_BESIDE and seconds > 0.0 and (usual := median(beside)) > 0.0:
+                few, more = (seconds, usual) if rows < other else (usual, seconds)
+                self._enter((min(rows, other), max(rows, other)), more / few)
+
+    def _enter(self, pair: tuple[int, int], ratio: float) -> None:
+        ratios = self._ratios.pop(pair, None) or deque(maxlen=KEPT_TIMES)
+        ratios.append(ratio)
+        self._ratios[pair] = ratios  # at the end
+        if len(self._ratios) > MOST_PAIRS:
+            del self._ratios[next(iter(self._ratios))]
+        self._costs = self._found_costs()
+        self._compared_at = self.level
+
+    def _found_costs(self) -> dict[int, float]:
+        """Costs of all numbers of rows that were compared with the least one, or with others that were."""
+        beside: dict[int, list[tuple[int, float]]] = {}
+        for (few, more), ratios in self._ratios.items():
+            sure = min(1.0, len(ratios) / SURE_TIMES)
+            ratio = sure * median(ratios) + (1.0 - sure) * _share(more) / _share(few)
+            beside.setdefault(few, []).append((more, ratio))
+            beside.setdefault(more, []).append((few, 1.0 / ratio))
+        todo = self._rows[:1]
+        found = {rows: _share(rows) for rows in todo}
+        for rows in todo:
+            for other, ratio in beside.get(rows, ()):
+                if other not in found:
+                    found[other] = found[rows] * ratio
+                    todo.append(other)
+        return dict(sorted(found.items()))
+
+    def _forget_old(self) -> None:
+        """Drops numbers of rows that no step had for long."""
+        for old in [n for n in self._rows if self._at[n] + KEPT_STEPS < self._n_steps]:
+            self._rows.remove(old)
+            del self._at[old]
+            for pair in [pair for pair in self._ratios if old in pair]:
+                del self._ratios[pair]
+            self._costs = self._found_costs()
+
+    def _notice_shift(self) -> None:
+        """Has numbers of rows compared anew where the level isn't that of the last comparison."""
+        level = median(seconds / self._cost(rows) for rows, seconds in self._near)
+        low, high = sorted((level, self._compared_at))
+        if high > SHIFT * low and self._n_steps >= self._shifted_at + SHIFT_STEPS:
+            self._shifted_at, self._compared_at = self._n_steps, level
+            self._gap, self._plain_from = FIRST_FRESH // 2, 0
+            for ratios in self._ratios.values():
+                while len(ratios) > SHIFT_KEPT:
+                    ratios.popleft()
 
     def seconds(self, rows: int) -> float:
         """Expected seconds of a step of so many rows; 1.0 for one row as long as nothing is measured."""
-        known = self._rows
+        return self._cost(rows) * self.level
+
+    def _cost(self, rows: int) -> float:
+        """Seconds in units of the level: of a number that was compared, or by its neighbours that were."""
+        known = list(self._costs)
         if not known:
             return _share(rows)
         i = bisect_left(known, rows)
         if i == len(known) or i == 0:
             nearest = known[max(0, i - 1)]
-            return self._known(nearest) * _share(rows) / _share(nearest)
+            return self._costs[nearest] * _share(rows) / _share(nearest)
         if known[i] == rows:
-            return self._known(rows)
+            return self._costs[rows]
         low, high = known[i - 1], known[i]
-        quick, slow = self._known(low), self._known(high)
+        quick, slow = self._costs[low], self._costs[high]
         return quick + (slow - quick) * (rows - low) / (high - low)
 
     def wants_plain(self, rows: int) -> bool:
@@ -96,12 +181,6 @@ class StepTimeModel:
         self._plain_from = self._n_asked + self._gap
         return True
 
-    def _known(self, rows: int) -> float:
-        """Seconds of a measured number of rows."""
-        times, one = self._times[rows], self._times.get(1)
-        sure = min(1.0, len(times) / SURE_TIMES) if one else 1.0
-        return sure * min(times) + (1.0 - sure) * min(one or times) * _share(rows)
-
     def after(self, rows: int, n_more: int) -> list[float]:
         """Seconds of steps of `rows` and up to n_more further rows; they rise.
 
@@ -112,6 +191,12 @@ class StepTimeModel:
             found[n - 1] = min(found[n - 1], found[n])
         least = found[0] * LEAST_ROW_SHARE / rows
         return [max(seconds, found[0] + least * n) for n, seconds in enumerate(found)]
+
+
+def median(values: Iterable[float]) -> float:
+    """The value in the middle; the lower one of two."""
+    found = sorted(values)
+    return found[(len(found) - 1) // 2]
 
 
 def _share(rows: int) -> float:

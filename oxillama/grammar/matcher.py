@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.pickling import stays_here
+from oxillama._util.sharing import members
 from oxillama.errors import GrammarError, PickleError
 from oxillama.grammar.automaton import Automaton, Budget, RuleSet, Vocabulary
 from oxillama.grammar.gbnf import parse_gbnf
@@ -41,6 +42,7 @@ class Grammar:
         self._origin: tuple[Callable[..., Grammar], tuple[Any, ...]] | None = None
         self._lock = threading.RLock()  # held while nodes are in use: another thread might renumber them
         self._stacks = Stacks(automaton)
+        self._n_bytes = automaton.n_bytes  # when it was last counted
         self._masks: weakref.WeakKeyDictionary[Vocabulary, Masks] = weakref.WeakKeyDictionary()
         self._states: weakref.WeakSet[GrammarState] = weakref.WeakSet()
         _grammars.add(self)
@@ -147,10 +149,17 @@ class Grammar:
             return found
 
     def n_bytes(self) -> int:
-        """Bytes of memory, about: of the compiled rules, of the states that texts were in, and of their masks."""
-        with self._lock:
-            masks = sum(masks.n_bytes for masks in self._masks.values())
-            return self.automaton.n_bytes + self._stacks.n_bytes + masks
+        """Bytes of memory, about: of the compiled rules, of the states that texts were in, and of their masks.
+
+        As of the last call, while another thread makes masks, for which no call waits.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                masks = sum(masks.n_bytes for masks in members(self._masks.values()))
+                self._n_bytes = self.automaton.n_bytes + self._stacks.n_bytes + masks
+            finally:
+                self._lock.release()
+        return self._n_bytes
 
     def state(self, vocabulary: Vocabulary, *, triggers: Iterable[str] = (), at_line: bool = False) -> "GrammarState":
         """State of a new text. With `triggers`, the grammar holds from the first of these strings on, that included.
@@ -163,8 +172,8 @@ class Grammar:
         """Drops nodes that no state needs any more, nor any of `others`, once there are many. The caller holds the
         lock."""
         if self._stacks.crowded:
-            self._stacks.compact([*(state._nodes for state in self._states), *others])
-            for masks in self._masks.values():
+            self._stacks.compact([*(state._nodes for state in members(self._states)), *others])
+            for masks in members(self._masks.values()):
                 masks.forget()
 
 

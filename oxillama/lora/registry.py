@@ -115,7 +115,7 @@ class LoraRegistry:
     @property
     def named(self) -> dict[str, Lora]:
         """Loaded adapters by name."""
-        return {name: lora for name, (lora, _) in self._named.items()}
+        return {name: lora for name, (lora, _) in self._named.copy().items()}
 
     @property
     def pushed(self) -> list[tuple[Lora, float]]:
@@ -125,7 +125,7 @@ class LoraRegistry:
     @property
     def nbytes(self) -> int:
         """Bytes of all bound adapters that are still in use."""
-        return sum(bound.nbytes for bound in list(self._bound.values()))
+        return sum(bound.nbytes for found in self._bound.valuerefs() if (bound := found()) is not None)
 
     def bind(self, lora: Lora) -> BoundLora:
         """The adapter for this model. Raises what `binding.bind` raises."""
@@ -161,7 +161,7 @@ class LoraRegistry:
         try:
             return self._named[name]
         except (KeyError, TypeError):
-            known = ", ".join(map(repr, self._named)) or "none"
+            known = ", ".join(map(repr, list(self._named))) or "none"
             raise ConfigError(f"no adapter is called {name!r}; loaded: {known}") from None
 
     def push(self, lora: Lora | str, scale: float) -> None:

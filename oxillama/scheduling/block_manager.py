@@ -21,6 +21,11 @@ def n_alive(window: int, block_size: int, n: int) -> int:
     return -(-(window + n - 1 + max(TILE, block_size) - 1) // block_size)
 
 
+# A sequence that shares at least so many tokens with a prompt that is being computed waits for it. A step for fewer
+# costs about as much as computing them twice.
+PREFIX_WORTH_WAITING = 64
+
+
 class Windows:
     """Arithmetic of sliding windows: which blocks of a sequence are alive, and how long a step of it may be.
 
@@ -310,6 +315,25 @@ class BlockManager:
             if self.pool.blocks.users[block] == 1:
                 tail = tuple(sequence.tokens[n_full * self.block_size : sequence.n_computed])
                 self.prefix.keep_tail(sequence.cache_key, tail, sequence.path, block)
+
+    def awaits_prefix(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
+        """Whether a prompt that is being computed will soon have much of what this sequence begins with."""
+        if self.prefix is None or sequence.cache_key is None:
+            return False
+        tokens, known = sequence.tokens, -1
+        for other in running:
+            if other.owner != sequence.owner:  # it may have to wait itself
+                continue
+            if other.cache_key != sequence.cache_key or len(other.tokens) - other.n_computed <= PREFIX_WORTH_WAITING:
+                continue
+            if known < 0:
+                known = len(self.prefix.find(sequence.cache_key, tokens, len(tokens) - 1)) * self.block_size
+            need = max(known, sequence.n_computed) + PREFIX_WORTH_WAITING
+            reach = min(len(tokens) - 1, len(other.tokens))
+            if other.n_computed < need <= reach and other.tokens[:need] == tokens[:need]:
+                self.expect(other, tokens)
+                return True
+        return False
 
     def expect(self, sequence: Sequence, tokens: list[int]) -> None:
         """A waiting request with these tokens will reuse what a running sequence computes of their common prefix.

@@ -44,9 +44,6 @@ Plan = list[tuple[Sequence, int]]  # each sequence of a step with the tokens tha
 # reads its weights once for all rows hardly gets cheaper per row.
 MAX_RUNNING = 64
 MAX_DRAFT_TOKENS = 128  # in one step, each with a row of logits too
-# A sequence that shares at least so many tokens with a prompt that is being computed waits for it. A step for fewer
-# costs about as much as computing them twice.
-PREFIX_WORTH_WAITING = 64
 
 
 class Scheduler:
@@ -92,8 +89,11 @@ class Scheduler:
         *,
         max_waiting: int = MAX_WAITING,
         prefix_cache: bool = True,
+        row_budget: int = MOST,
     ) -> None:
         """token_budget: tokens of a step at most. max_running, max_waiting: sequences.
+
+        row_budget: prompt tokens of a step at most that give a row of logits each (`Sequence.every_row`).
 
         whole: each sequence is computed in one step, however long it is; it may keep nothing, and need no blocks.
         Raises ConfigError for numbers below 1, and for a pool in which nothing can run.
@@ -107,6 +107,8 @@ class Scheduler:
         block_size = check_int("block_size", block_size, 1, MOST)
         prefix = PrefixKvCache(pool, block_size) if prefix_cache else None
         self.pool, self.prefix, self.block_size = pool, prefix, block_size
+        self.row_budget = check_int("row_budget", row_budget, 1, MOST)
+        self._n_rows_left = 0  # of it, in this step
         self.blocks = BlockManager(pool, block_size, self.token_budget, prefix)
         self.max_waiting = check_int("max_waiting", max_waiting, 1, MOST)
         self.whole = whole
@@ -273,6 +275,7 @@ class Scheduler:
         """
         self.n_steps += 1
         self.preempting = False
+        self._n_rows_left = self.row_budget
         plan = self._schedule(beside) if len(self.shares) < 2 else self._schedule_owners(beside)
         if self.pool.n_slots:  # a waiting sequence may have asked for a state before the end of this step
             plan = [(sequence, self.blocks.chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
@@ -319,6 +322,7 @@ class Scheduler:
             if (n := self._share(sequence, budget, throttle)) and self._make_room(sequence, n):
                 plan.append((sequence, n))
                 budget -= n
+                self._n_rows_left -= n * sequence.every_row
                 if throttle is not None and n > 1:
                     throttle.take(n, sequence.n_computed)
         if self.preempting:
@@ -330,6 +334,7 @@ class Scheduler:
                 break
             plan.append((admitted, n))
             budget -= n
+            self._n_rows_left -= n * admitted.every_row
             if throttle is not None and n > 1:  # a single token costs what one of a decoding sequence does
                 throttle.take(n, admitted.n_computed)
 
@@ -401,6 +406,7 @@ class Scheduler:
             if n and self._make_room(sequence, n):
                 plan.append((sequence, n))
                 budget -= n
+                self._n_rows_left -= n * sequence.every_row
                 work -= prompt_work(n, depth)
                 if throttle is not None and n > 1:  # a single token costs what one of a decoding sequence does
                     throttle.take(n, depth)
@@ -460,6 +466,8 @@ class Scheduler:
         if sequence.n_computed < sequence.n_encoded:
             # Also of more than the budget: beside decoding sequences, there may never be one that is large enough.
             return sequence.n_encoded if budget > 0 else 0
+        if sequence.every_row:
+            budget = min(budget, self._n_rows_left)
         return self.blocks.chunk(sequence, min(n, budget)) if budget > 0 else 0
 
     def _make_room(self, sequence: Sequence, n: int) -> bool:
@@ -507,7 +515,7 @@ class Scheduler:
             return None
         if self.running and self._stuck[0] == sequence.id and all(map(le, self.blocks.room, self._stuck[1])):
             return None  # nothing has changed for it
-        if self.running and self._awaits_prefix(sequence):
+        if self.running and self.blocks.awaits_prefix(sequence, self.running):
             return None
         if full:
             share = max(1, self.max_running // len(self.shares))
@@ -543,25 +551,6 @@ class Scheduler:
             self.prefix.hit_tokens += sequence.n_computed - before
             self.prefix.miss_tokens += len(sequence.tokens) - sequence.n_computed
         return True
-
-    def _awaits_prefix(self, sequence: Sequence) -> bool:
-        """Whether a prompt that is being computed will soon have much of what this sequence begins with."""
-        if self.prefix is None or sequence.cache_key is None:
-            return False
-        tokens, known = sequence.tokens, -1
-        for other in self.running:
-            if other.owner != sequence.owner:  # it may have to wait itself
-                continue
-            if other.cache_key != sequence.cache_key or len(other.tokens) - other.n_computed <= PREFIX_WORTH_WAITING:
-                continue
-            if known < 0:
-                known = len(self.prefix.find(sequence.cache_key, tokens, len(tokens) - 1)) * self.block_size
-            need = max(known, sequence.n_computed) + PREFIX_WORTH_WAITING
-            reach = min(len(tokens) - 1, len(other.tokens))
-            if other.n_computed < need <= reach and other.tokens[:need] == tokens[:need]:
-                self.blocks.expect(other, tokens)
-                return True
-        return False
 
     def advance(self, sequence: Sequence, n: int, *, provisional: bool = False) -> None:
         """The step succeeded that computed n tokens of a sequence. Until then, nothing of it has changed.

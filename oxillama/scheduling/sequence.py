@@ -63,6 +63,7 @@ class Sequence:
     queued, running, finished, preempted: its place in the scheduler; preempted says that it was running before.
     cancelled: whether `Scheduler.cancel` finished it.
     rank: its place in the queue and among running sequences, set by the waiting queue.
+    every_row: whether each of its tokens gives a row of logits, not only the last one.
     handle: object of the caller's, such as its request; never looked into here.
     """
 
@@ -71,6 +72,7 @@ class Sequence:
         "cancelled",
         "deadline",
         "draft_tokens",
+        "every_row",
         "finished",
         "handle",
         "id",
@@ -119,6 +121,7 @@ class Sequence:
         self.n_source, self.n_encoded = n_source, n_encoded
         self.n_cached: int | None = None
         self.draft_tokens: list[int] = []
+        self.every_row = False
         self.n_recompute = 0
         self.tables: tuple[list[int], list[int]] = [], []
         self.n_freed_blocks = 0

@@ -363,7 +363,9 @@ def _fill(resumer: TextResumer, request: GenerationRequest, scores: LogprobRecor
         if known[:1] != [None] or not least <= len(known) or not _are_of(known[1:], prompt[1:], prompt_k, cut=True):
             raise given.wrong("prompt", f"log-probabilities of {least} to {len(prompt)} tokens, the first null")
     scores.tokens, scores.prompt = found["tokens"], found["prompt"]
-    request.want = "all" if scores.wants_prompt(request.sequence) else "last"
+    sequence = request.sequence
+    sequence.every_row = scores.wants_prompt(sequence)
+    request.want = "all" if sequence.every_row else "last"
 
 
 def _are_of(found: Any, tokens: list[int], k: int, *, cut: bool = False) -> bool:

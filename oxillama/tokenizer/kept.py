@@ -7,7 +7,7 @@ import sys
 from array import array
 from collections.abc import Callable, Hashable, Iterator
 
-from oxillama._util.owned import OwnedCache
+from oxillama._util.owned import Bound, OwnedCache
 from oxillama.errors import TokenizerError
 
 __all__ = ["BETWEEN_WORDS", "LEAST", "KeptPieces"]
@@ -29,7 +29,8 @@ class KeptPieces:
     """
 
     def __init__(self, cuts_words: bool = False) -> None:
-        self._kept: OwnedCache[array[int]] = OwnedCache()
+        bound = Bound(MAX_PIECES, MAX_BYTES)
+        self._kept: OwnedCache[array[int]] = OwnedCache(_n_bytes, bound, bound)
         self._cuts = cuts_words
 
     def encode(self, owner: Hashable, piece: str, make: Callable[[str], list[int]]) -> list[int]:
@@ -37,7 +38,6 @@ class KeptPieces:
         if len(piece) < LEAST:
             return make(piece)
         ids: list[int] = []
-        n_new = 0
         for part in _parts(piece) if self._cuts else (piece,):
             found = self._kept.find(owner, part)
             if found is None:
@@ -45,12 +45,8 @@ class KeptPieces:
                     found = array("q", make(part))
                 except TokenizerError:
                     return make(piece)  # whose error has the place in it
-                n_new += 1
                 self._kept.put(owner, part, found)
             ids += found
-        if n_new:
-            bound = MAX_PIECES, MAX_BYTES
-            self._kept.cut(owner, _n_bytes, bound, bound)
         return ids
 
     def clear(self) -> None:

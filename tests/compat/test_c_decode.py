@@ -201,3 +201,42 @@ def test_a_closed_model():
     model.close()
     with pytest.raises(GenerateError, match="closed"):
         llama_cpp.llama_decode(model.ctx, filled([5]))
+
+
+@pytest.mark.parametrize("wanted", [[3], [0, 1, 63, 64, 149], [70, 100], list(range(0, 150, 7)), list(range(1, 150))])
+def test_rows_of_some_tokens_of_a_long_batch(ctx, wanted):
+    tokens = [5 + i * 31 % 900 for i in range(150)]
+
+    def decoded(of):
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(ctx), True)
+        batch = filled(tokens, wanted=of)
+        assert llama_cpp.llama_decode(ctx, batch) == 0
+        llama_cpp.llama_batch_free(batch)
+        return ctx.one_sequence.rows
+
+    every = decoded(None)
+    rows = decoded(wanted)
+    assert rows.shape == (len(wanted), every.shape[1])
+    assert np.array_equal(rows, every[wanted])
+    assert ctx.one_sequence.position == len(tokens)
+
+
+def test_a_long_batch_that_fails_leaves_the_sequence_as_it_was(ctx, monkeypatch):
+    first, one = [5 + i for i in range(20)], ctx.one_sequence
+    assert llama_cpp.llama_decode(ctx, filled(first)) == 0
+    session, calls = one.session, []
+    real = type(session).forward_logits
+
+    def fails(self, *args, **named):
+        calls.append(args)
+        if len(calls) == 2:
+            raise GenerateError("the model computes NaN")
+        return real(self, *args, **named)
+
+    monkeypatch.setattr(type(session), "forward_logits", fails)
+    with pytest.raises(GenerateError, match="NaN"):
+        llama_cpp.llama_decode(ctx, filled([9] * 150, 20, [1, 140]))
+    assert one.position == len(first)
+    monkeypatch.undo()
+    assert llama_cpp.llama_decode(ctx, filled([9], 20)) == 0
+    assert one.position == len(first) + 1

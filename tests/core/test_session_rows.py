@@ -116,3 +116,22 @@ def test_of_the_model():
         with engine.session() as session:
             found = [session.forward_logits(ids[a:b], a) for a, b in ((0, 1), (1, 9), (9, len(ids)))]
         assert (np.concatenate(found) == expected).all()
+
+
+def test_rows_fill_an_array_that_is_given():
+    engine = make_engine(context_size=160, prefill_chunk_size=16)
+    tokens = [2 + i % 9 for i in range(90)]
+    scores = np.zeros((100, N_VOCAB), np.float32)
+    with engine.session() as session:
+        session.forward_prefill(tokens[:10], 0)
+        found = session.forward_logits(tokens[10:], 10, out=scores[10:90])
+        assert found.base is scores
+        assert found.tolist() == rows_of(tokens, 10).tolist()
+        assert not scores[:10].any()
+        assert not scores[90:].any()
+        closed = scores[:80].copy()
+        closed.flags.writeable = False
+        for wrong in (scores, scores[:80].astype(np.float64), scores[:80].tolist(), closed):
+            with pytest.raises(ConfigError, match=r"out must be a float32 array of the shape \(80, "):
+                session.forward_logits(tokens[10:], 10, out=wrong)
+        assert session.position == 90

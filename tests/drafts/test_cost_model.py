@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.drafts.cost_model import (
+    BESIDE,
     FIRST_FRESH,
     FIRST_REST,
     FRESH_STEPS,
     KEPT_STEPS,
     MOST_REST,
-    SURE_TIMES,
     TRY_CHANCE,
     AcceptanceEstimate,
     DraftRequest,
@@ -26,8 +26,10 @@ def measured(*seconds):
     """Costs of steps of 1, 2, ... rows."""
     costs = StepTimeModel()
     for rows, s in enumerate(seconds, 1):
-        for _ in range(SURE_TIMES):
+        for _ in range(BESIDE + 1):
             costs.observe(rows, s)
+    for _ in range(BESIDE):
+        costs.observe(1, seconds[0])
     return costs
 
 
@@ -102,11 +104,12 @@ def test_unmeasured_rows_are_interpolated_or_extrapolated():
     costs = StepTimeModel()
     assert costs.seconds(1) == 1.0
     assert 1.0 < costs.seconds(4) < costs.seconds(9) < 3.0
-    costs.observe(1, 0.1)
-    costs.observe(9, 0.9)
+    for rows in (1, 1, 1, 1, 9, 1, 1, 1):
+        costs.observe(rows, 0.5 if rows == 9 else 0.1)
     assert 0.1 < costs.seconds(9) < 0.4  # measured only once
-    for _ in range(SURE_TIMES):
-        costs.observe(9, 0.3)
+    for _ in range(3):
+        for rows in (9, 1, 1, 1):
+            costs.observe(rows, 0.3 if rows == 9 else 0.1)
     assert costs.seconds(5) == pytest.approx(0.2)
     assert costs.seconds(1) == 0.1
     assert 0.3 < costs.seconds(12) < 0.6
@@ -114,9 +117,11 @@ def test_unmeasured_rows_are_interpolated_or_extrapolated():
 
 def test_one_slow_step_counts_for_nothing():
     costs = measured(0.1, 0.9, 0.12)
-    assert costs.after(1, 2)[1] <= 0.12  # three rows took less
-    costs.observe(2, 0.11)
-    assert costs.seconds(2) == 0.11
+    assert costs.after(1, 2)[1] == pytest.approx(0.12)  # three rows took less
+    costs = measured(0.1, 0.11)
+    for seconds in (0.9, 0.1, 0.1, 0.1):
+        costs.observe(2 if seconds == 0.9 else 1, seconds)
+    assert (costs.seconds(1), costs.seconds(2)) == pytest.approx((0.1, 0.11))
 
 
 def test_more_rows_are_never_cheaper():
@@ -263,3 +268,27 @@ def test_one_rejected_token_of_a_good_draft_does_not_shut_it_off():
     for i in range(40):
         trust.observe(int(i % 6 != 5), 1)
         assert trust.upper_bound > 0.72  # a draft token pays then that costs a third of a step, with a row of as much
+
+
+def test_what_is_kept_of_many_numbers_of_rows_is_bounded():
+    costs, luck = StepTimeModel(), random.Random(1)
+    for _ in range(4000):
+        rows = luck.randrange(1, 190)
+        for _ in range(2):
+            costs.observe(rows, 1.0 + 0.05 * rows)
+    assert len(costs._ratios) <= 64
+    assert len(costs._at) == len(costs._rows) <= 190
+    assert len(costs._near) == 2 * BESIDE + 1
+    found = [costs.seconds(rows) for rows in (1, 20, 100)]
+    assert found == sorted(found)
+
+
+def test_numbers_of_rows_that_were_not_compared_directly_are_by_others():
+    costs = StepTimeModel()
+    for rows, seconds in ((1, 1.0), (3, 1.5), (6, 3.0)):
+        for _ in range(2 * BESIDE + 1):
+            costs.observe(rows, seconds)
+    assert (1, 6) not in costs._ratios
+    for _ in range(2 * BESIDE + 1):
+        costs.observe(6, 30.0)  # the machine is slower
+    assert [costs.seconds(rows) for rows in (1, 3, 6)] == pytest.approx([10.0, 15.0, 30.0])

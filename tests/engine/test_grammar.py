@@ -170,38 +170,42 @@ def test_bad_patterns_and_choices_are_refused_before_anything_runs(engine):
         Sampler(SamplerConfig(regex="a")).sample(engine.forward_logits(engine.tokenize("x"))[0])
 
 
+def bounded(engine, monkeypatch, **bounds):
+    """The engine's cache of grammars, a new one with other bounds."""
+    for name, bound in bounds.items():
+        monkeypatch.setattr(request_factory, name, bound)
+    cache = request_factory.GrammarCache(engine.tokenizer)
+    monkeypatch.setattr(factory_of(engine), "_grammars", cache)
+    return cache
+
+
 def test_compiled_grammars_are_kept_in_bounds(engine, monkeypatch):
-    monkeypatch.setattr(request_factory, "OWN_GRAMMARS", 6)
-    monkeypatch.setattr(request_factory, "ALL_GRAMMARS", 9)
-    cache = factory_of(engine)._grammars
-    cache.clear()
+    cache = bounded(engine, monkeypatch, OWN_GRAMMARS=6, ALL_GRAMMARS=9)
     for i in range(12):
         engine.generate("x", choices=[str(i)], max_tokens=1)
-        assert len(cache._kept[None]) <= 6
-    first = cache._kept[None]["choices", (str(i),)]
+        assert len(cache._kept) <= 6
+    first = cache._kept.contents()[None]["choices", (str(i),)]
     engine.generate("x", choices=[str(i)], max_tokens=1)
-    assert cache._kept[None]["choices", (str(i),)] is first
+    assert cache._kept.contents()[None]["choices", (str(i),)] is first
     for salt in "abcdefghijkl":
         engine.generate("x", choices=["salted"], max_tokens=1, cache_salt=salt)
-        assert sum(map(len, cache._kept.values())) <= 9
-        assert list(cache._kept)[-1] == salt
+        assert len(cache._kept) <= 9
+        assert salt in cache._kept.contents()
 
 
 def test_compiled_grammars_are_kept_for_one_owner(engine, monkeypatch):
-    monkeypatch.setattr(request_factory, "OWN_GRAMMARS", 6)
-    monkeypatch.setattr(request_factory, "ALL_GRAMMARS", 7)
-    cache, known = factory_of(engine)._grammars, ("regex", "own salt")
-    cache.clear()
+    cache, known = bounded(engine, monkeypatch, OWN_GRAMMARS=6, ALL_GRAMMARS=7), ("regex", "own salt")
     for salt in ("a", "b", "a"):
         engine.generate("x", regex="own salt", max_tokens=1, cache_salt=salt)
-    found = {owner: kept[known] for owner, kept in cache._kept.items()}
+    found = {owner: kept[known] for owner, kept in cache._kept.contents().items()}
     assert found.keys() == {"a", "b"}
     assert found["a"] is not found["b"]
     for i in range(20):
         engine.generate("x", choices=[f"own {i}"], max_tokens=1, cache_salt="a")
-    assert cache._kept["b"][known] is found["b"]  # those of many are not at the cost of others
-    assert len(cache._kept["a"]) == 6
-    assert known not in cache._kept["a"]
+    kept = cache._kept.contents()
+    assert kept["b"][known] is found["b"]  # those of many are not at the cost of others
+    assert len(kept["a"]) == 6
+    assert known not in kept["a"]
 
 
 def test_a_grammar_that_is_refused_leaves_nothing_behind(engine):
@@ -210,25 +214,26 @@ def test_a_grammar_that_is_refused_leaves_nothing_behind(engine):
     for i in range(4):
         with pytest.raises(ox.GrammarError):
             engine.generate("a", regex="(", cache_salt=str(i))
-        assert not cache._kept
+        assert not cache._kept.contents()
 
 
 def test_grammars_take_no_more_bytes_than_their_bounds(engine, monkeypatch):
     cache = factory_of(engine)._grammars
     cache.clear()
     engine.generate("x", regex="[a-z]{1,9}", max_tokens=1)
-    (held,) = cache._kept[None].values()
+    (held,) = cache._kept.contents()[None].values()
     small = held[0].n_bytes()
     assert small > 1000
     engine.generate("x", regex="[a-z]{1,2000}", max_tokens=1)
-    assert list(cache._kept[None].values())[-1][0].n_bytes() > 4 * small
-    monkeypatch.setattr(request_factory, "OWN_BYTES", 4 * small)
+    assert list(cache._kept.contents()[None].values())[-1][0].n_bytes() > 4 * small
+    cache = bounded(engine, monkeypatch, OWN_BYTES=4 * small)
+    engine.generate("x", regex="[a-z]{1,2000}", max_tokens=1)
     engine.generate("x", regex="[b-z]{1,9}", max_tokens=1)
-    assert list(cache._kept[None]) == [("regex", "[b-z]{1,9}")]
-    monkeypatch.setattr(request_factory, "ALL_BYTES", 4 * small)
+    assert list(cache._kept.contents()[None]) == [("regex", "[b-z]{1,9}")]
+    cache = bounded(engine, monkeypatch, ALL_BYTES=4 * small)
     for salt in "abcdef":
         engine.generate("x", regex="[b-z]{1,9}", max_tokens=1, cache_salt=salt)
-    sizes = [held[0].n_bytes() for kept in cache._kept.values() for held in kept.values()]
+    sizes = [held[0].n_bytes() for kept in cache._kept.contents().values() for held in kept.values()]
     assert sizes
     assert sum(sizes) <= 4 * small
 
@@ -241,10 +246,10 @@ def test_nothing_is_kept_of_texts_when_all_is_given_up(engine):
     before = engine.chat(messages, chat_template=template, **asked)
     kept, grammars = engine.tokenizer._kept._kept, factory_of(engine)._grammars._kept
     assert kept
-    assert grammars["mine"]
+    assert "mine" in grammars.contents()
     engine.shrink_to_fit(1 << 40)  # less is asked for
     assert kept
-    assert grammars["mine"]
+    assert "mine" in grammars.contents()
     engine.shrink_to_fit()
     assert not kept
     assert not grammars

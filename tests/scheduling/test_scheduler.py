@@ -180,3 +180,22 @@ def test_ten_thousand_requests():
     assert all(s.finished for s in sequences)
     # 40 tokens of prompt and 3 decoding steps each, at most 512 tokens in a step.
     assert steps < 1.2 * 10_000 * 43 / 512
+
+
+def test_prompts_that_give_a_row_for_each_token_share_the_budget_of_rows():
+    scheduler = make(budget=40)
+    scheduler.row_budget = 8
+    rows, plain, more = sequence(20), sequence(30), sequence(12)
+    rows.every_row = more.every_row = True
+    for s in (rows, more, plain):
+        scheduler.add_request(s)
+    plans = []
+    while not (rows.finished and plain.finished and more.finished):
+        plan = scheduler.step()
+        plans.append([(s.id, n) for s, n in plan])
+        assert sum(n for s, n in plan if s.every_row) <= 8
+        assert plan
+        compute(scheduler, plan)
+    assert [n for plan in plans for i, n in plan if i == rows.id] == [8, 8, 4]
+    assert [n for plan in plans for i, n in plan if i == more.id] == [4, 8]
+    assert len(plans) == 4

@@ -136,8 +136,8 @@ def test_schemas_of_one_key_are_not_known_to_another(configured, tmp_path, engin
     for n, key in ((1, KEY), (1, KEY), (2, "another-secret")):
         answer = client.post(path, fields | {"tools": [tool]}, {"authorization": f"Bearer {key}"})
         assert answer.status == 200, answer.body
-        assert len(faults) == n
-        assert None not in faults
+        assert len(faults.contents()) == n
+        assert None not in faults.contents()
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -129,3 +129,34 @@ def test_a_try_that_does_not_pay_is_postponed(clock, monkeypatch):
     monkeypatch.setattr(drafting, "allocate_drafts", lambda *args: asked.append(1) or real(*args))
     serve(clock, Right(clock, 9.0), 250)
     assert len(asked) < 40
+
+
+class Loaded(Right):
+    """Takes five times as long while other load is on the machine, as the model does: from 40 to 120 s and later."""
+
+    def slow(self):
+        return 5.0 if self.clock.now >= 40 and self.clock.now // 80 % 2 == 0 else 1.0
+
+    def propose(self, tasks):
+        idle, self.seconds = self.seconds, self.seconds * self.slow()
+        try:
+            return super().propose(tasks)
+        finally:
+            self.seconds = idle
+
+
+@pytest.mark.parametrize("least", [0.0, 1.0, 4.0, 9.0])
+def test_other_load_turns_no_draft_off_that_pays(clock, least):
+    draft = Loaded(clock, 0.02)
+    clock.now = 80.0 * least  # the load begins sooner or later
+    asked = serve(clock, draft, 900, step=lambda rows: draft.slow() * (1.0 + 0.1 * rows))
+    last = [n for at, n in asked if at > 200]
+    assert sum(last) > 0.7 * 700  # of five tokens of a step, four are drafted
+
+
+@pytest.mark.parametrize("least", [0.0, 1.0, 4.0, 9.0])
+def test_other_load_keeps_no_draft_on_that_loses(clock, least):
+    draft = Loaded(clock, 1.5)
+    clock.now = 80.0 * least
+    asked = serve(clock, draft, 600, step=lambda rows: draft.slow() * (1.0 + 0.1 * rows))
+    assert sum(n for at, n in asked if at > 100) < 50

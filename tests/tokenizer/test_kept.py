@@ -1,7 +1,10 @@
 """Kept pieces: ids are the same with them and without, and each owner has its own."""
 
+import gc
 import re
 import sys
+import threading
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -47,13 +50,14 @@ def test_what_is_kept_is_bounded():
     kept = KeptPieces()
     for i in range(2 * MAX_PIECES):
         kept.encode("a", f"{i} {LONG}", lambda piece: [1])
-    assert len(kept._kept["a"]) == MAX_PIECES
-    assert f"{i} {LONG}" in kept._kept["a"]
+    assert len(kept._kept) == MAX_PIECES
+    assert f"{i} {LONG}" in kept._kept.contents()["a"]
     for character in ("{}", "{}é", "{}ā", "{}\N{CAT FACE}"):
         for i in range(8):
             kept.encode("a", character.format(i) + character[-1] * (MAX_BYTES // 16), lambda piece: [1])
-            assert sum(sys.getsizeof(text) + 8 * len(ids) for text, ids in kept._kept["a"].items()) <= MAX_BYTES
-        assert kept._kept["a"]
+            pieces = kept._kept.contents()["a"]
+            assert sum(sys.getsizeof(text) + 8 * len(ids) for text, ids in pieces.items()) <= MAX_BYTES
+        assert pieces
 
 
 def test_pieces_of_many_are_not_at_the_cost_of_others():
@@ -63,7 +67,7 @@ def test_pieces_of_many_are_not_at_the_cost_of_others():
         kept.encode("a", f"{i} {LONG}", lambda piece: [1])
     kept.encode("b", LONG, lambda piece: made.append(piece) or [1])
     assert not made
-    assert len(kept._kept["a"]) == MAX_PIECES - 1
+    assert len(kept._kept.contents()["a"]) == MAX_PIECES - 1
 
 
 WORDS = st.one_of(
@@ -114,3 +118,37 @@ def test_what_is_appended_to_a_text_is_tokenised_alone():
     whole = KeptPieces()
     assert whole.encode("a", text, make) == list(text.encode())
     assert made[-1] == text
+
+
+def test_threads_with_new_texts_of_many_owners():
+    """Threads change places after each few bytecodes, and in each collection of garbage."""
+    errors, kept = [], KeptPieces()
+
+    def give_way(phase, info):
+        time.sleep(0)
+
+    def run(number):
+        try:
+            for i in range(300):
+                ids = [number, i] * 200
+                owner, piece = (number, i % 7), f"{number} {i} {LONG}"
+                assert kept.encode(owner, piece, lambda piece, ids=ids: ids) == ids
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    gc.callbacks.append(give_way)
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(50)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(interval)
+        gc.callbacks.remove(give_way)
+    assert errors == []
+    assert len(kept._kept) <= MAX_PIECES
