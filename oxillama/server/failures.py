@@ -16,6 +16,18 @@ def failure(error: Exception, exchange: Exchange) -> ApiError:
     """What an error is over HTTP; one that nothing is known of is logged, and said without its content."""
     found = api_error(error)
     if found is None:
-        log.error("request %s failed", exchange.id, exc_info=error)
+        _note(error, exchange)
         found = ApiError(500, "internal_error", f"the request {exchange.id} failed by a fault of the server")
     return found
+
+
+def _note(error: Exception, exchange: Exchange) -> None:
+    """Logs a fault, with its traceback unless the same one was logged less than a second ago."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    if exchange.service.repeats.is_new((type(error), place)) is not None:
+        log.error("request %s failed", exchange.id, exc_info=error)
+    else:
+        log.error("request %s failed as another one did: %s at %s", exchange.id, type(error).__name__, place)

@@ -23,9 +23,9 @@ class LeftOut:
         self._seen: set[tuple[str, str]] = set()
         self._kinds: set[str] = set()
 
-    def note(self, key: str, peer: tuple[str, int] | None, kinds: Iterable[str]) -> None:
+    def note(self, key: str, peer: str, kinds: Iterable[str]) -> None:
         """Counts what one answer was given without. key: name of the client's key. peer: its address."""
-        client = key if key != "-" or peer is None else peer[0]
+        client = key if key != "-" or not peer else peer
         for kind in kinds:
             if len(self._kinds) < MOST_KINDS:
                 self._kinds.add(kind)
