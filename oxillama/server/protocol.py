@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError, headers_too_large, too_many_connections
 from oxillama.server.headers import encoded
 from oxillama.server.peers import PeerCounts, Peers
+from oxillama.server.upgrade import body_parser
 from oxillama.server.watches import EndWatch, StallWatch
 from oxillama.server.wire import Wire
 
@@ -99,7 +101,7 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
             self._peer: str | None = None
             self._n_head = 0
             self._answering: Any = None  # the cycle that is, of several whose requests came together
-            self._held = b""
+            self._held = self._piece = b""
             self._broken: ApiError | None = None
             self._is_refused = False
 
@@ -183,6 +185,7 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
         def _parse_piece(self, piece: bytes) -> None:
             if not self._has_more:
                 self._n_head += len(piece)
+            self._piece = piece
             super().data_received(piece)
             if self.transport.is_closing():
                 return
@@ -197,6 +200,15 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
         def on_message_complete(self) -> None:
             super().on_message_complete()
             self.cycle.more_body = False  # also of a request that was answered already
+
+        def _unsupported_upgrade_warning(self) -> None:
+            """Goes on with HTTP/1.1; the connection ends behind a request whose body has another parser."""
+            end: tuple[Any, ...] = getattr(sys.exception(), "args", ())
+            parser = body_parser(self, self.headers) if end else None  # h11 reads bodies in any case
+            if parser is not None:
+                self.cycle.more_body, self.cycle.keep_alive = True, False
+                self.parser = parser
+                super().data_received(self._piece[end[0] :])
 
         def send_400_response(self, msg: str) -> None:
             error = ApiError(400, "invalid_http", msg)

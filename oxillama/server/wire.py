@@ -24,8 +24,8 @@ class Wire:
     A socket that is closed with unread bytes resets its connection, and the client may lose the answer: `linger` ends
     the sending side, and closes the rest when the client has, or after a second.
 
-    holds: no further bytes are read, also where reading is resumed. has_unread: whether the client may have sent bytes that
-    will not be read.
+    holds: no further bytes are read, also where reading is resumed. has_unread: whether the client may have sent bytes
+    that will not be read.
     """
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop, has_unread: Callable[[], bool]) -> None:

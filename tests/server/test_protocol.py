@@ -5,6 +5,7 @@ import collections
 import contextlib
 import http.client
 import json
+import re
 import shutil
 import socket
 import struct
@@ -369,6 +370,16 @@ def test_an_upgrade_that_is_not_made_changes_nothing(served):
     """As clients send it that know HTTP/2: the request is answered as one of HTTP/1.1, with its body."""
     _, port = served
     extra = "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
-    received = all_of(raw(port, request_bytes(CHAT, SHORT, extra=extra)))
-    assert statuses(received) == [200]
-    assert b"chat.completion" in received
+    data = request_bytes(CHAT, SHORT | {"metadata": {str(i): "x" * 500 for i in range(16)}}, extra=extra)
+    at = data.index(b"\r\n\r\n") + 4
+    body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(data) - at, data[at:])
+    chunked = re.sub(rb"Content-Length: \d+", b"Transfer-Encoding: chunked", data[:at]) + body
+    for whole in (data, chunked):
+        for cut in (0, at - 2, at, at + 5):
+            made = raw(port, whole[:cut])
+            time.sleep(0.01)
+            made.sendall(whole[cut:])
+            received = all_of(made)
+            assert statuses(received) == [200]
+            assert b"chat.completion" in received
+    assert statuses(all_of(raw(port, head(extra=extra)))) == [200]
