@@ -73,7 +73,8 @@ def serve(args: argparse.Namespace) -> int:
         served = [importlib.import_module("oxillama.server.models").ServedModel(**fields) for fields in described]
         app = importlib.import_module("oxillama.server.app").create_app({model.id: model for model in served}, config)
         importlib.import_module("oxillama.server.memory").check_memory({m.id: m.weights for m in served if m.at_start})
-        with _log_on_stderr(config.log_level):
+        log_output = importlib.import_module("oxillama.server.log_output")
+        with log_output.unblocked(), log_output.log_to(sys.stderr, config.log_level, config.log_content):
             process.ServerProcess(app, config, received).serve_on(made)
     return 0
 
@@ -257,18 +258,3 @@ def loader(options: dict[str, Any], adapters: list[tuple[str, str]]) -> Loader:
         return engine
 
     return load
-
-
-@contextlib.contextmanager
-def _log_on_stderr(level: str) -> Iterator[None]:
-    logger = logging.getLogger("oxillama")
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(level.upper())
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before)

@@ -13,7 +13,8 @@ from oxillama._util.threads import in_thread
 from oxillama.ray.prefix import ForwardedRequest, prompt_of
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
-from oxillama.server.exchange import dumped, encoded, new_id
+from oxillama.server.exchange import dumped, new_id
+from oxillama.server.headers import encoded
 
 __all__ = ["ATTEMPTS", "Front"]
 

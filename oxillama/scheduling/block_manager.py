@@ -7,6 +7,7 @@ hold when a running one needs room.
 """
 
 import sys
+from collections.abc import Iterable
 
 from oxillama.layer_state import TILE, first_read
 from oxillama.scheduling.pools import KvCachePool, SequencePool, StateSlots

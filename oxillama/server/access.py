@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oxillama.server.auth import check_host, check_origin, given_key, is_loopback
-from oxillama.server.errors import ApiError
+from oxillama.server.errors import ApiError, headers_too_large, too_many_connections
 from oxillama.server.exchange import METHODS, Exchange
 
 __all__ = ["ALIVE", "admit", "note"]
@@ -25,8 +25,9 @@ MAX_HEADERS = 100
 def admit(exchange: Exchange) -> None:
     """Checks what the headers of a request say. Raises ApiError."""
     service, headers, path = exchange.service, exchange.headers, exchange.path
-    if len(exchange.scope["headers"]) > MAX_HEADERS:
-        raise ApiError(431, "too_many_headers", f"a request may have {MAX_HEADERS} headers")
+    _check_headers(exchange)
+    if service.forwarded.number(exchange.forwarded_as) > service.config.max_peer_connections:
+        raise too_many_connections("this address")
     if not service.keys and is_loopback(service.config) and service.config.uds is None:
         check_host(headers, service.config)
     check_origin(headers, service.config)
@@ -34,6 +35,18 @@ def admit(exchange: Exchange) -> None:
         _check_key(exchange, path)
     if service.draining and path not in ALIVE:
         raise ApiError(503, "draining", "the server ends", headers={"Retry-After": "5", "Connection": "close"})
+
+
+def _check_headers(exchange: Exchange) -> None:
+    """Checks number and size, also of headers that came in one piece, and those of a server that doesn't look."""
+    given, most = exchange.scope["headers"], exchange.service.config.max_headers
+    if len(given) > MAX_HEADERS:
+        raise ApiError(431, "too_many_headers", f"a request may have {MAX_HEADERS} headers")
+    line = len(exchange.method) + len(exchange.scope.get("raw_path") or exchange.path) + len("  HTTP/1.1\r\n")
+    query = exchange.scope.get("query_string", b"")
+    size = line + (len(query) + 1 if query else 0) + sum(len(name) + len(value) + 4 for name, value in given) + 2
+    if size > most:
+        raise headers_too_large(most)
 
 
 def _check_key(exchange: Exchange, path: str) -> None:

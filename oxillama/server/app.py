@@ -76,16 +76,20 @@ class App:
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
         service = self.service
         exchange = Exchange(service, scope, receive, send)
+        path = scope["path"] if scope["path"].endswith(exchange.path) else scope["path"][:-1]  # without its last slash
+        scope = {**scope, "path": path, "oxillama": exchange, "app": self}
         service.open.add(exchange)
+        service.forwarded.begin(exchange.forwarded_as)
         service.metrics.in_flight += 1
         tracing = self.tracing if exchange.path not in ALIVE else None
         span = None
         try:
             span = None if tracing is None else tracing.begin(exchange)
-            await self._answer(exchange, {**scope, "oxillama": exchange, "app": self})
+            await self._answer(exchange, scope)
         finally:
             exchange.leave()
             service.open.discard(exchange)
+            service.forwarded.end(exchange.forwarded_as)
             service.metrics.in_flight -= 1
             status = note(exchange)
             if tracing is not None and span is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from oxillama._util.text_files import read_text
 from oxillama.errors import ConfigError
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
+from oxillama.server.peers import host_of
 
 __all__ = [
     "ANYONE",
@@ -56,19 +56,9 @@ class Key:
 ANYONE = Key("-")  # of a server without keys, over a Unix socket
 
 
-def anyone(client: tuple[str, int] | None) -> Key:
-    """The caller without a key at an address; of IPv6 all addresses of one network (/64) are one."""
-    if not client or not client[0]:
-        return ANYONE
-    try:
-        address = ipaddress.ip_address(client[0].partition("%")[0])
-    except ValueError:  # the name of a test's client
-        return Key("-", peer=client[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is None and not address.is_loopback:
-            return Key("-", peer=str(ipaddress.ip_network((int(address), 64), strict=False)))
-        address = address.ipv4_mapped or address
-    return Key("-", peer=str(address))
+def anyone(address: str) -> Key:
+    """The caller without a key at an address."""
+    return Key("-", peer=host_of(address)) if address else ANYONE
 
 
 class Keys:

@@ -57,7 +57,10 @@ class ServerConfig:
     max_running: int = setting(128, "requests that the models work on at a time", least=1, most=1 << 20)
     max_queue: int = setting(1024, "requests that may wait for their turn", most=1 << 20)
     max_connections: int = setting(1000, "connections", least=1, most=1 << 20)
-    max_peer_connections: int = setting(64, "connections of one address", least=1, most=1 << 20)
+    max_peer_connections: int = setting(64, "connections of one address, but for this machine's and trusted proxies'",
+                                        least=1, most=1 << 20)  # fmt: skip
+    trusted_proxy: tuple[str, ...] = setting((), "address or network of a proxy, whose X-Forwarded-For is believed",
+                                             metavar="ADDRESS")  # fmt: skip
     header_timeout: float = setting(10.0, "seconds for the headers of a request", least=0.01)
     body_timeout: float = setting(10.0, "seconds for its body, and one for each KiB", least=0.01)
     keep_alive: float = setting(15.0, "seconds that a connection may idle", least=0.01)

@@ -25,7 +25,16 @@ from oxillama.errors import (
     UnsupportedModelError,
 )
 
-__all__ = ["ApiError", "ClientGone", "api_error", "bad_value", "own_field", "own_place"]
+__all__ = [
+    "ApiError",
+    "ClientGone",
+    "api_error",
+    "bad_value",
+    "headers_too_large",
+    "own_field",
+    "own_place",
+    "too_many_connections",
+]
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 409: "conflict_error", 429: "rate_limit_error"}
 # Types of errors in Anthropic's form.
@@ -89,6 +98,18 @@ class ApiError(Exception):
 def bad_value(param: str, message: str, code: str = "invalid_value") -> ApiError:
     """Status 400 for one field."""
     return ApiError(400, code, message, param)
+
+
+def too_many_connections(whose: str) -> ApiError:
+    """Status 503 for a connection, or a request that a proxy passes on, beyond those that one client may have."""
+    text = f"{whose} has as many connections as it may: try again in 1 s"
+    return ApiError(503, "too_many_connections", text, headers={"Retry-After": "1"})
+
+
+def headers_too_large(most: int) -> ApiError:
+    """Status 431 for more bytes of headers than a request may have."""
+    text = f"headers may have {most} bytes: send less, or start the server with a larger --max-headers"
+    return ApiError(431, "headers_too_large", text, headers={"Connection": "close"})
 
 
 def own_field(place: str, names: Mapping[str, str]) -> tuple[str, str] | None:

@@ -13,28 +13,23 @@ from typing import Any, TypeVar
 from oxillama.server.auth import ANYONE, Key, anyone, cors_headers
 from oxillama.server.bodies import parse_body, read_body, unpacked
 from oxillama.server.errors import ApiError, ClientGone
+from oxillama.server.headers import encoded, listed
 from oxillama.server.kinds import Reading, Record
 from oxillama.server.limits import Place
 from oxillama.server.service import Service
 
-__all__ = ["METHODS", "Exchange", "Tally", "dumped", "header_text", "new_id"]
+__all__ = ["METHODS", "Exchange", "Tally", "dumped", "new_id"]
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LETTERS = (b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" * 5)[:256]  # one for each byte
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
 T = TypeVar("T")
-MOST_OF_A_HEADER = 1000
 LARGE_BODY = 64 << 10  # bytes of JSON from which it is parsed in another thread
 
 
 def new_id(prefix: str = "") -> str:
     """A prefix and 24 random letters and digits."""
     return prefix + os.urandom(24).translate(_LETTERS).decode()
-
-
-def header_text(value: str) -> str:
-    """A text as the value of a header: 1000 characters of ASCII at most, "?" in the place of all others."""
-    return re.sub(r"[^\x20-\x7e]", "?", value[:MOST_OF_A_HEADER])
 
 
 class Tally:
@@ -56,7 +51,9 @@ class Exchange:
 
     headers: names in lower case; of those that come twice, the last. gone: the client has left. status, n_bytes: of
     what was sent. route, parameters: the pattern of the path, and its parts. place: in the gate, of a request that a
-    model works on.
+    model works on. warnings: what the header of warnings says. peer: the address that it comes from, "" of none.
+    forwarded_as: what it is counted as, if a proxy tells it.
+    on_half_closed: functions to call when the client has shut its side down, and may have ended altogether.
     """
 
     def __init__(self, service: Service, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -64,10 +61,10 @@ class Exchange:
         self.receive, self._send = receive, send
         self.headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         self.method = scope["method"]
-        self.path = scope["path"].removeprefix(scope.get("root_path", ""))  # of a mounted application
+        path = scope["path"].removeprefix(scope.get("root_path", ""))  # of a mounted application
+        self.path = path[:-1] if path.endswith("/") and path != "/" else path
         given = self.headers.get("x-request-id", "")
         self.id = given if _ID.fullmatch(given) else new_id("req_")
-        self.key: Key = anyone(scope.get("client"))
         self.is_admin = False
         self.began = time.perf_counter()
         self.tally = Tally()
@@ -76,7 +73,11 @@ class Exchange:
         self.parameters: Mapping[str, str] = {}
         self.status, self.n_bytes = 0, 0
         self.gone = self.ended = False
-        self.extra: dict[str, str] = {}  # headers of the answer
+        self.warnings: list[str] = []
+        direct = (scope.get("client") or ("",))[0]
+        self.peer = service.peers.client_of(direct, scope["headers"])
+        self.key: Key = anyone(self.peer)
+        self.forwarded_as = None if self.peer == direct else service.peers.counted_as(self.peer)
         self.reading = Reading(service.config.strict, service.config.lenient)
         self.task = asyncio.current_task()
         self._watcher: asyncio.Task[None] | None = None
@@ -143,6 +144,12 @@ class Exchange:
         if self._watcher is not None:
             self._watcher.cancel()
 
+    @property
+    def on_half_closed(self) -> list[Callable[[], None]]:
+        """Of the connection; of one that the server can't watch so, nothing ever calls them."""
+        found: list[Callable[[], None]] = self.scope.get("state", {}).get("on_half_closed", [])
+        return found
+
     def abort(self) -> None:
         """Closes the connection at once; what the server can't do that, it closes when what waits is sent."""
         close = self.scope.get("state", {}).get("abort")
@@ -156,19 +163,27 @@ class Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             if self.reading.left_out:
-                self.extra["X-Oxillama-Left-Out"] = self.reading.header
-                client = self.key.name if self.key.name != ANYONE.name else (self.scope.get("client") or ("-", 0))[0]
+                client = self.key.name if self.key.name != ANYONE.name else self.peer or "-"
                 self.service.left_out.note(client, self.reading.left_out.values(), self.service.counts(self.key))
             extra = {
                 "x-request-id": self.id,
                 **self.service.gate.limits(self.key),
-                **self.extra,
+                **self._told(),
                 **cors_headers(self.headers, self.method, self.service.config),
             }
             message["headers"] = [*message["headers"], *encoded(extra)]
         else:
             self.n_bytes += len(message.get("body", b""))
         await self._send(message)
+
+    def _told(self) -> dict[str, str]:
+        """Headers that say what the answer lacks."""
+        found = {}
+        if self.warnings:
+            found["x-oxillama-warnings"] = listed(self.warnings, len(self.warnings), "; ")
+        if self.reading.left_out:
+            found["x-oxillama-left-out"] = self.reading.header
+        return found
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         """Sends status and headers."""
@@ -199,8 +214,3 @@ class Exchange:
 def dumped(value: Any) -> bytes:
     """JSON as it is sent."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-
-
-def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Headers as ASGI has them."""
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

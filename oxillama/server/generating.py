@@ -147,6 +147,7 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
     writer = EventWriter(
         exchange.send, stall=config.stall_timeout, most=config.max_backlog, ping=config.sse_ping,
         behind=lambda: run.behind, abort=exchange.abort, alive=written.alive,
+        on_half_closed=exchange.on_half_closed,
     )  # fmt: skip
     try:
         async with writer:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from oxillama.metrics import CONTENT_TYPE, OPENMETRICS_CONTENT_TYPE, REQUEST_BUCKETS, Histogram, MetricsSnapshot
+from oxillama.server.log_output import LOSSES
 
 __all__ = ["ServerMetrics", "content_type", "merged", "process_metrics"]
 
@@ -57,12 +58,14 @@ class ServerMetrics:
         """The lines of all of them."""
         lines: list[str] = []
         gone: Counter[Labels] = Counter({(): self.disconnects})
+        lost: Counter[Labels] = Counter({(): LOSSES.n_lines})
         for name, text, counts in (
             ("oxillama_http_requests_total", "Requests that ended.", self._requests),
             ("oxillama_requests_refused_total", "Requests that were refused, by code.", self._refused),
             ("oxillama_left_out_total", "Parts of requests that were left out, by kind.", self._left_out),
             ("oxillama_key_tokens_total", "Tokens by key.", self._tokens),
             ("oxillama_http_disconnects_total", "Clients that left early.", gone),
+            ("oxillama_log_lines_lost_total", "Lines of the log that nothing took.", lost),
         ):
             lines += counter(name, text, counts, openmetrics)
         lines += ["# HELP oxillama_http_in_flight Requests under way.", "# TYPE oxillama_http_in_flight gauge"]

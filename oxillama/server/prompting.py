@@ -17,7 +17,7 @@ from oxillama.core.options import PromptOptions
 from oxillama.errors import ChatTemplateError, TemplateVariableError
 from oxillama.server.custom import FaultOf, as_functions, plain_messages
 from oxillama.server.errors import bad_value
-from oxillama.server.exchange import Exchange, header_text
+from oxillama.server.exchange import Exchange
 from oxillama.server.fields import CHAT
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
@@ -224,5 +224,4 @@ def _holdable(tool: dict[str, Any], asked: bool, place: str, fault_of: FaultOf) 
 
 def warn(exchange: Exchange, text: str) -> None:
     """Says something in the header of warnings."""
-    known = exchange.extra.get("X-Oxillama-Warnings", "")
-    exchange.extra["X-Oxillama-Warnings"] = header_text(f"{known}; {text}" if known else text)
+    exchange.warnings.append(text)

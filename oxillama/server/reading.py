@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oxillama.server.errors import bad_value, own_place
+from oxillama.server.headers import listed
 
 __all__ = ["Reading"]
 
 MOST_NAMED = 64  # of one request, in the header
-MOST_BYTES = 1024
 _INDEX = re.compile(r"\[\d+\]")
 _UNSAID = re.compile(r"[^\x21-\x2b\x2d-\x7e]")  # what stands for something else in a header, or between its names
 
@@ -55,13 +55,5 @@ class Reading:
 
     @property
     def header(self) -> str:
-        """The names in ASCII, each once, cut at a kilobyte; the number of those that have no room ends it."""
-        found, size = [], 0
-        for name in self.left_out:
-            said = _UNSAID.sub("?", name)
-            size += len(said) + 2
-            if size > MOST_BYTES - 32:
-                break
-            found.append(said)
-        more = self.n_left_out - len(found)
-        return ", ".join([*found, *([f"and {more} more"] if more else [])])
+        """The names, each once; the number of those that have no room ends it."""
+        return listed((_UNSAID.sub("?", name) for name in self.left_out), self.n_left_out, ", ")

@@ -9,19 +9,22 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import uvicorn
 
 from oxillama.errors import ConfigError, OxiLlamaError
 from oxillama.server.app import App
 from oxillama.server.config import ServerConfig
+from oxillama.server.loop_errors import LoopErrors
 from oxillama.server.protocol import guarded
-from oxillama.server.sockets import address_of, check_tls
+from oxillama.server.sockets import BACKLOG, address_of, check_tls, most_connections
 
 __all__ = ["ServerProcess"]
 
 log = logging.getLogger("oxillama")
 
+ACCEPTED_AT_ONCE = 64  # connections, before those that were accepted are looked at
 MOST_READ = 1 << 19  # bytes that an event loop reads at a time, at most
 # So long the event loop waits for the interpreter, in each of its rounds, while threads that prepare or compute
 # requests hold it. With 5 ms, as Python has it, a request, which takes some eight rounds, waited four times as long
@@ -41,10 +44,12 @@ class ServerProcess(uvicorn.Server):
         self._app, self._settings, self._received = app, config, [] if received is None else received
         self._handlers = {signal.SIGTERM: self._end, signal.SIGINT: self._end, signal.SIGHUP: self._reload}
         self._draining: asyncio.Task[None] | None = None
+        self.max_connections = most_connections(config)
         super().__init__(
             uvicorn.Config(
                 app,
-                http=guarded(config),
+                http=guarded(replace(config, max_connections=self.max_connections)),
+                backlog=ACCEPTED_AT_ONCE,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -62,6 +67,11 @@ class ServerProcess(uvicorn.Server):
     def serve_on(self, made: socket.socket) -> None:
         """Serves until it is told to end. Raises ConfigError, at its end, if none of its models could be loaded."""
         log.info("listening on %s", address_of(made, self._settings))
+        if self.max_connections < self._settings.max_connections:
+            log.warning(
+                "max_connections is %d, of %d: there are descriptors for no more (ulimit -n)",
+                self.max_connections, self._settings.max_connections,
+            )  # fmt: skip
         before = sys.getswitchinterval()
         sys.setswitchinterval(min(before, SWITCH_SECONDS))
         try:
@@ -70,6 +80,13 @@ class ServerProcess(uvicorn.Server):
             sys.setswitchinterval(before)
         if self._app.service.models.all_failed:
             raise ConfigError("no model could be loaded: the log says why")
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Loads, and listens; errors of the loop go to the log from then on."""
+        asyncio.get_running_loop().set_exception_handler(LoopErrors())
+        await super().startup(sockets)
+        for made in sockets or []:
+            made.listen(BACKLOG)  # which is more than is accepted at once
 
     async def on_tick(self, counter: int) -> bool:
         """Whether to end, asked ten times a second: also when no model can ever answer; a supervisor sees it then."""

@@ -19,9 +19,11 @@ from oxillama.server.auth import ANYONE, Key, keys_of
 from oxillama.server.config import ServerConfig
 from oxillama.server.left_out import LeftOut
 from oxillama.server.limits import Gate
+from oxillama.server.loop_errors import Repeats
 from oxillama.server.metrics import ServerMetrics
 from oxillama.server.models import Models
 from oxillama.server.owner_threads import LoopTurns, OwnerThreads
+from oxillama.server.peers import PeerCounts, Peers
 from oxillama.server.residence import Residence
 
 __all__ = ["Service"]
@@ -54,17 +56,19 @@ class Service:
     """Models, keys and limits of one server.
 
     secret: of this process; with it, what a key's requests have in the prefix cache is marked. draining: no further
-    requests are taken. open: exchanges that are under way. turns: in which requests begin.
+    requests are taken. open: exchanges that are under way. turns: in which requests begin. forwarded: their
+    numbers by the addresses that proxies tell.
     """
 
     def __init__(self, models: Models, config: ServerConfig) -> None:
         self.models, self.config = models, config
         self.keys, self.admins = keys_of(config)
+        self.peers, self.forwarded = Peers(config.trusted_proxy), PeerCounts()
         self.residence = Residence(models)
         self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
         self._own_metrics: dict[str, ServerMetrics] = {}  # by owner
-        self.left_out = LeftOut()
+        self.left_out, self.repeats = LeftOut(), Repeats()
         self.secret = os.urandom(32)
         if config.tool_format not in (None, "text", "none"):
             find_format(config.tool_format)  # raises for a name of none

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import ssl
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ from oxillama.errors import ConfigError
 from oxillama.server.auth import is_loopback
 from oxillama.server.config import ServerConfig
 
-__all__ = ["address_of", "bound", "check_exposure", "check_tls", "listening"]
+__all__ = ["address_of", "bound", "check_exposure", "check_tls", "listening", "most_connections"]
 
 INHERITED = "fd://"  # a socket that a supervisor opened, such as systemd
 BACKLOG = 1024
+SPARE = 128  # descriptors for files, threads, and connections that are accepted to be refused
 
 
 def check_exposure(config: ServerConfig, has_keys: bool) -> None:
@@ -42,6 +44,14 @@ def check_tls(config: ServerConfig) -> None:
             raise ConfigError(
                 f"tls_cert {config.tls_cert} with tls_key {config.tls_key} can't be used: {error}"
             ) from None
+
+
+def most_connections(config: ServerConfig) -> int:
+    """`max_connections`, or as many as there are descriptors for (RLIMIT_NOFILE), if that is less."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        return config.max_connections
+    return max(1, min(config.max_connections, most - min(SPARE, most // 2)))
 
 
 @contextlib.contextmanager

@@ -87,15 +87,18 @@ class EventWriter:
     A client that has read nothing for `stall` seconds, or for which more than `most` bytes wait, is cut off: the block
     ends with ClientGone, and the connection is closed at once. In silence it gets what `alive` gives.
 
-    behind: bytes that wait to be written, beside those that are under way.
+    behind: bytes that wait to be written, beside those that are under way. on_half_closed: where functions are noted
+    that are to be called when the client has shut its side down: from then on a sign of life is sent at once, and more
+    often, since a client that has ended altogether is found by that alone.
     """
 
     def __init__(
         self, send: Any, *, stall: float, most: int, ping: float, behind: Callable[[], int],
-        abort: Callable[[], object], alive: Callable[[], bytes],
+        abort: Callable[[], object], alive: Callable[[], bytes], on_half_closed: list[Callable[[], None]] | None = None,
     ) -> None:  # fmt: skip
         self._send, self._stall, self._most, self._ping = send, stall, most, ping
         self._behind, self._abort, self._alive = behind, abort, alive
+        self._on_half_closed = [] if on_half_closed is None else on_half_closed
         self._since = time.monotonic()  # of the last write, or of the one under way
         self._writing = self.cut = False
         self._task: asyncio.Task[Any] | None = None
@@ -104,12 +107,14 @@ class EventWriter:
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.current_task()
+        self._on_half_closed.append(self._hurry)
         self._arm()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._on_half_closed.remove(self._hurry)
         if self._timer is not None:
             self._timer.cancel()
         if self._pinging is not None:
@@ -136,6 +141,14 @@ class EventWriter:
             if self._task is not None:
                 self._task.cancel()
             return
-        if not self._writing and idle >= self._ping:
-            self._pinging = asyncio.ensure_future(self.write(self._alive()))
+        if idle >= self._ping:
+            self._show_life()
         self._arm()
+
+    def _show_life(self) -> None:
+        if not self._writing:
+            self._pinging = asyncio.ensure_future(self.write(self._alive()))
+
+    def _hurry(self) -> None:
+        self._ping = min(self._ping, TICK)
+        self._show_life()

@@ -7,8 +7,9 @@ import pytest
 
 import oxillama as ox
 from oxillama.server import ServerConfig, create_app
+from oxillama.server.headers import MOST_OF_A_VALUE
 from oxillama.server.kinds import MAX_COMPARED
-from oxillama.server.reading import MOST_BYTES, MOST_NAMED, Reading
+from oxillama.server.reading import MOST_NAMED, Reading
 from tests.server.client import HI, Client
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = (
@@ -305,7 +306,7 @@ def test_a_header_holds_no_content_and_is_bounded():
     for i in range(500):
         reading.leave_out(f"a{i}\r\nX: \x00é, {i}")
     assert len(reading.left_out) == MOST_NAMED
-    assert len(reading.header) <= MOST_BYTES
+    assert len(reading.header) <= MOST_OF_A_VALUE
     assert reading.header.isascii()
     assert reading.header.isprintable()
     assert reading.header.endswith(" more")
@@ -317,7 +318,7 @@ def test_a_thousand_unknown_names_take_a_bounded_number_of_comparisons(client, m
     monkeypatch.setattr("oxillama.server.kinds.misspelt", lambda name, known: compared.append(name))
     answer = client.post(COMPLETIONS, {**BASES[COMPLETIONS], **{f"zz{i}qq": 0 for i in range(20_000)}})
     assert answer.status == 200
-    assert len(answer.headers[SAID]) <= MOST_BYTES
+    assert len(answer.headers[SAID]) <= MOST_OF_A_VALUE
     assert len(compared) == MAX_COMPARED
 
 

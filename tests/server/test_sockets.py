@@ -16,6 +16,7 @@ import pytest
 
 from oxillama.errors import ConfigError
 from oxillama.server import ServerConfig
+from oxillama.server.peers import Peers
 from oxillama.server.sockets import bound
 from tests.server.client import HI, connected, raw, request_bytes, serving
 
@@ -104,17 +105,29 @@ def test_a_connection_that_says_nothing_is_closed(served):
     made.close()
 
 
-def test_connections_of_one_address(served):
-    _, port = served
-    held = [raw(port, b"G") for _ in range(20)]
-    time.sleep(0.05)
-    refused = raw(port, b"")
-    assert refused.recv(100).startswith(b"HTTP/1.1 503 ")
-    for made in (*held, refused):
-        made.close()
-    connection = connected(port)
-    assert eventually(lambda: _answers(connection))
-    connection.close()
+def test_connections_of_one_address(engine, monkeypatch):
+    """Those beyond the limit are told so, also where they have sent a request by then."""
+    monkeypatch.setattr(Peers, "_counted_as", lambda self, address: address)  # as if it were another machine
+    with serving({"tiny": engine}, max_peer_connections=20) as (_, port):
+        held = [raw(port, b"G") for _ in range(20)]
+        time.sleep(0.05)
+        for _ in range(3):
+            refused = raw(port, request_bytes(CHAT, LONG))
+            assert received_by(refused).startswith(b"HTTP/1.1 503 ")
+            refused.close()
+        for made in held:
+            made.close()
+        connection = connected(port)
+        assert eventually(lambda: _answers(connection))
+        connection.close()
+
+
+def received_by(made):
+    """All that comes until the server closes."""
+    received = b""
+    while piece := made.recv(1 << 16):
+        received += piece
+    return received
 
 
 def _answers(connection):

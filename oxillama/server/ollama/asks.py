@@ -28,10 +28,10 @@ def prepared_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen)
     Raises ApiError, also where `truncate` says that nothing is to be left out.
     """
     check_chats(values, exchange, chosen)
-    messages, reading, extra = messages_of(values["messages"]), exchange.reading, dict(exchange.extra)
+    messages, reading, warnings = messages_of(values["messages"]), exchange.reading, list(exchange.warnings)
 
     def run_from(start: int) -> Run:
-        exchange.extra = dict(extra)
+        exchange.warnings = list(warnings)
         kept = shortened(messages, start)
         return prepare(read_messages(values, kept, exchange, chosen, moved(kept.places)))
 
