@@ -179,6 +179,8 @@ def _prompt(ask: Ask, name: str, prompt: Any) -> tuple[list[int], str]:
     engine = ask.chosen.model.ready.engine
     tokenizer, factory = engine.tokenizer, engine.context.factory
     if ask.suffix is not None:
+        check_length(tokenizer, name, prompt, engine.context_size)
+        check_length(tokenizer, "suffix", ask.suffix, engine.context_size, continuation=True)
         try:
             return engine.infill_tokens(prompt, ask.suffix), ""
         except UnsupportedModelError as error:
@@ -252,6 +254,24 @@ def _constraint(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return (given[0][1], given[0][0]) if given else ({}, "")
 
 
+def predicted(content: str | list[dict[str, Any]], chosen: Chosen) -> list[list[int]]:
+    """Tokens of the texts that an answer may repeat. Raises ContextOverflowError for more than an answer can have,
+    which are not tokenised."""
+    engine = chosen.model.ready.engine
+    texts = [content] if isinstance(content, str) else [part["text"] for part in content]
+    name, most = "prediction.content", engine.context_size
+    ids: list[list[int]] = []
+    left = most
+    for text in texts:
+        if left >= 0:
+            check_length(engine.tokenizer, name, text, most)
+            ids.append(engine.tokenizer.encode(text, add_special=False))
+            left -= len(ids[-1])
+    if left < 0:
+        raise ContextOverflowError(f"{name} has more than {most} tokens, and context_size is {most}: shorten it")
+    return ids
+
+
 def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> None:
     """Priority, isolation of the prefix cache, adapters and drafts."""
     config = exchange.service.config
@@ -273,9 +293,7 @@ def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Excha
     if adapters:
         options["lora"] = adapters
     if "prediction" in values:
-        content = values["prediction"]["content"]
-        texts = [content] if isinstance(content, str) else [part["text"] for part in content]
-        options["draft"] = PromptLookup(texts=texts)
+        options["draft"] = PromptLookup(texts=predicted(values["prediction"]["content"], chosen))
     elif "draft" not in values and chosen.model.draft is not None:
         options["draft"] = chosen.model.draft
         if chosen.model.num_speculative is not None:

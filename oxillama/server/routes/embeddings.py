@@ -17,7 +17,7 @@ from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped, new_id
 from oxillama.server.fields_numbers import CLASSIFY, EMBEDDINGS, RERANK, SCORE
 from oxillama.server.models import Chosen
-from oxillama.server.numbers import computed, engine_errors
+from oxillama.server.numbers import check_count, check_size, computed, engine_errors
 
 __all__ = ["classify", "embeddings", "rerank", "score"]
 
@@ -30,6 +30,7 @@ async def embeddings(exchange: Exchange) -> None:
     if chosen.adapter is not None:
         options["lora"] = [chosen.adapter]
     listed = texts_of(values["input"])
+    check_count("input", len(listed), chosen)
 
     def make(bell: CoroutineBell) -> Any:
         context = chosen.model.ready.engine.context
@@ -72,6 +73,7 @@ async def rerank(exchange: Exchange) -> None:
     values = await exchange.fields(RERANK)
     chosen = await exchange.service.models.use(values.get("model"))
     documents = [one if isinstance(one, str) else one["text"] for one in values["documents"]]
+    check_pairs("documents", [(values["query"], one) for one in documents], chosen, exchange)
 
     def make(bell: CoroutineBell) -> Any:
         options = {"top_n": values.get("top_n"), **adapters_of(chosen)}
@@ -90,6 +92,12 @@ async def rerank(exchange: Exchange) -> None:
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
 
+def check_pairs(name: str, pairs: list[tuple[str, str]], chosen: Chosen, exchange: Exchange, each: int = 1) -> None:
+    """Raises ApiError, before anything is tokenised, for more pairs than can be computed. each: requests of a pair."""
+    check_count(name, len(pairs), chosen, each)
+    check_size(name, sum(len(first) + len(second) for first, second in pairs), exchange)
+
+
 async def score(exchange: Exchange) -> None:
     """POST /score: of a model with a classifier its score of each pair, of others the cosine of their embeddings."""
     values = await exchange.fields(SCORE)
@@ -97,6 +105,7 @@ async def score(exchange: Exchange) -> None:
     pairs = pairs_of(values)
     context = chosen.model.ready.engine.context
     ranks = context.classifier is not None
+    check_pairs("text_2", pairs, chosen, exchange, 1 if ranks else 2)
 
     def make(bell: CoroutineBell) -> Any:
         if ranks:
@@ -128,6 +137,7 @@ async def classify(exchange: Exchange) -> None:
     if context.classifier is None:
         raise bad_value("model", f"the model {chosen.name} has no classifier", "unsupported_parameter")
     head = context.classifier
+    check_count("input", len(listed), chosen)
 
     def make(bell: CoroutineBell) -> Any:
         return embedding_requests(context, listed, "rank", adapters_of(chosen), bell)
