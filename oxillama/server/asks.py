@@ -22,6 +22,7 @@ from oxillama.sampling import SamplerChain
 from oxillama.server.errors import ApiError, api_error, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import SAMPLING, SERVING
+from oxillama.server.logprob_bounds import bounded_tokens
 from oxillama.server.models import Chosen
 from oxillama.server.turns import renamed
 
@@ -140,6 +141,9 @@ def _made(ask: Ask) -> Run:
                     for i, p in enumerate(ask.prompts)]  # fmt: skip
             prompts, echoes = [ids for ids, _ in read], [text for _, text in read]
         given = {"n": ask.n, **ask.options, **_bounded(ask, prompts)}
+        scored = "logprobs" if ask.messages is None else "top_logprobs"
+        if (most := bounded_tokens(prompts, ask.n, given, context.factory.room, scored)) is not None:
+            given["max_tokens"] = most
         options = read_options("stream", given, ask.chain or model.chain)
         return Run(ask, prompts, echoes, options)
     except GrammarError as error:

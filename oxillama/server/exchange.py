@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import time
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 from oxillama.server.auth import ANYONE, Key, cors_headers
 from oxillama.server.bodies import parse_body, read_body, unpacked
 from oxillama.server.errors import ApiError, ClientGone
+from oxillama.server.json_pieces import as_json, written
 from oxillama.server.kinds import Reading, Record
 from oxillama.server.limits import Place
 from oxillama.server.service import Service
@@ -24,6 +24,8 @@ _LETTERS = (b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" * 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
 T = TypeVar("T")
 MOST_OF_A_HEADER = 1000
+WRITTEN = 4 << 20  # bytes of an answer that are given to the connection at once; larger ones go in parts
+PART = 1 << 20
 LARGE_BODY = 64 << 10  # bytes of JSON from which it is parsed in another thread
 
 
@@ -97,6 +99,10 @@ class Exchange:
         page of a browser sends must say that it is JSON."""
         from_page = "origin" in self.headers or "sec-fetch-site" in self.headers
         return "application/json" if self.ollama and not from_page else self.headers.get("content-type", "")
+
+    async def written(self, make: Callable[[], Any]) -> bytes:
+        """JSON of what make() gives, made in another thread, piece by piece."""
+        return await self.service.answering(lambda: written(make()))
 
     async def elsewhere(self, make: Callable[[], T]) -> T:
         """make(), in another thread, of which a key has half at most."""
@@ -178,10 +184,24 @@ class Exchange:
         self.ended = True  # a client that leaves now cancels nothing
         known = {"content-type": kind, "content-length": str(len(body)), **(headers or {})}
         await self.start(status, known)
-        await self.send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+        start = 0
+        while len(body) - start > WRITTEN and self.method != "HEAD":
+            await self._send_part(body[start : start + PART])
+            start += PART
+        await self.send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body[start:]})
+
+    async def _send_part(self, part: bytes) -> None:
+        """Sends a part of a large answer when the client has read enough of those before. Raises ClientGone if it never
+        does."""
+        try:
+            async with asyncio.timeout(self.service.config.stall_timeout):
+                await self.send({"type": "http.response.body", "body": part, "more_body": True})
+        except TimeoutError:
+            self.abort()
+            raise ClientGone from None
 
     async def json(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        """Sends JSON."""
+        """Sends JSON of a small value."""
         await self.answer(dumped(value), "application/json", status, headers)
 
     async def refuse(self, error: ApiError) -> None:
@@ -195,8 +215,8 @@ class Exchange:
 
 
 def dumped(value: Any) -> bytes:
-    """JSON as it is sent."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    """JSON of a small value as it is sent."""
+    return as_json(value).encode()
 
 
 def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

@@ -28,6 +28,7 @@ __all__ = ["Service"]
 T = TypeVar("T")
 
 THREADS = 4  # that prepare requests
+WRITERS = 2  # threads that write large answers
 
 
 class Underway(Protocol):
@@ -69,6 +70,7 @@ class Service:
         self.open: set[Underway] = set()
         self._preparing: dict[str, asyncio.Semaphore] = {}  # by the names of keys
         self._threads = ThreadPoolExecutor(THREADS, "oxillama-prepare")
+        self._writers = ThreadPoolExecutor(WRITERS, "oxillama-answer")
 
     async def elsewhere(self, make: Callable[[], T], key: str) -> T:
         """make(), in another thread. Of several keys, none has more than half of the threads at a time."""
@@ -76,6 +78,10 @@ class Service:
             return await asyncio.get_running_loop().run_in_executor(self._threads, make)
         async with self._preparing.setdefault(key, asyncio.Semaphore(THREADS // 2)):
             return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+
+    async def answering(self, make: Callable[[], T]) -> T:
+        """make(), which writes an answer, in a thread that no request is prepared in."""
+        return await asyncio.get_running_loop().run_in_executor(self._writers, make)
 
     def salt_of(self, key: str, salt: str | None = None) -> str | None:
         """What only requests of one key, with one `cache_salt`, have; None: all share it."""
@@ -121,7 +127,8 @@ class Service:
     async def close(self) -> None:
         """Gives back threads and models."""
         self.residence.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._writers):
+            threads.shutdown(wait=False, cancel_futures=True)
         await self.models.close()
 
 

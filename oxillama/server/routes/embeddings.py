@@ -16,6 +16,7 @@ from oxillama.core.embedding import embedding_requests, ranking_requests, read_p
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped, new_id
 from oxillama.server.fields_numbers import CLASSIFY, EMBEDDINGS, RERANK, SCORE
+from oxillama.server.json_pieces import written
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import check_count, check_size, computed, engine_errors
 
@@ -87,7 +88,7 @@ async def rerank(exchange: Exchange) -> None:
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         counted = {"tokens": {"input_tokens": n_tokens, "output_tokens": 0}}  # as Cohere's clients read it
         said = {"id": new_id("rerank-"), "model": chosen.name, "results": results, "usage": usage, "meta": counted}
-        return dumped(said)
+        return written(said)
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
@@ -124,7 +125,7 @@ async def score(exchange: Exchange) -> None:
         data = [{"index": i, "object": "score", "score": value} for i, value in enumerate(scores)]
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         head = {"id": new_id("score-"), "object": "list", "created": int(time.time()), "model": chosen.name}
-        return dumped({**head, "data": data, "usage": usage})
+        return written({**head, "data": data, "usage": usage})
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
@@ -146,7 +147,7 @@ async def classify(exchange: Exchange) -> None:
         data = [labelled(i, probabilities(row, head.of_first), head.labels) for i, row in enumerate(rows)]
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens, "completion_tokens": 0}
         base = {"id": new_id("classify-"), "object": "list", "created": int(time.time()), "model": chosen.name}
-        return dumped({**base, "data": data, "usage": usage})
+        return written({**base, "data": data, "usage": usage})
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 

@@ -274,4 +274,4 @@ async def apply_template(exchange: Exchange) -> None:
 
     with chosen.in_use():
         text = await exchange.elsewhere(lambda: engine_errors(make, chosen))
-    await exchange.json({"prompt": text})
+    await exchange.answer(await exchange.written(lambda: {"prompt": text}), "application/json")

@@ -33,7 +33,7 @@ async def tokenize(exchange: Exchange) -> None:
 
     with chosen.in_use():
         found = await exchange.elsewhere(lambda: engine_errors(make, chosen))
-    await exchange.json(found)
+    await exchange.answer(await exchange.written(lambda: found), "application/json")
 
 
 def ids_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> list[int]:
@@ -63,7 +63,7 @@ async def detokenize(exchange: Exchange) -> None:
 
     with chosen.in_use():
         text = await exchange.elsewhere(lambda: engine_errors(make, chosen))
-    await exchange.json({"prompt": text})
+    await exchange.answer(await exchange.written(lambda: {"prompt": text}), "application/json")
 
 
 async def tokenizer_info(exchange: Exchange) -> None:
