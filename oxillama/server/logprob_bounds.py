@@ -22,7 +22,8 @@ def bounded_tokens(
     output. name: the field that says how many of the likeliest tokens are wanted.
     """
     entries = _of_prompts(prompts, options)
-    most, given = options.get("logprobs"), options.get("max_tokens")
+    most: int | None = options.get("logprobs")
+    given: int | None = options.get("max_tokens")
     if most is None:
         return None
     each = n * (1 + most)
@@ -39,7 +40,7 @@ def bounded_tokens(
 
 def _of_prompts(prompts: Sequence[Sequence[int]], options: Mapping[str, Any]) -> int:
     """Log-probabilities of the prompts. Raises ApiError for too many."""
-    most = options.get("prompt_logprobs")
+    most: int | None = options.get("prompt_logprobs")
     if most is None:
         return 0
     n_tokens = sum(map(len, prompts))
