@@ -57,7 +57,7 @@ class Exchange:
     """One request.
 
     headers: names in lower case; of those that come twice, the last. gone: the client has left. status, n_bytes: of
-    what was sent. route, parameters: the pattern of the path, and its parts. place: in the gate, of a request that a
+    what was sent. n_read: bytes of the body. route, parameters: the pattern of the path, and its parts. place: in the gate, of a request that a
     model works on.
     """
 
@@ -76,7 +76,7 @@ class Exchange:
         self.place: Place | None = None
         self.route = "other"
         self.parameters: Mapping[str, str] = {}
-        self.status, self.n_bytes = 0, 0
+        self.status, self.n_bytes, self.n_read = 0, 0, 0
         self.gone = self.ended = False
         self.extra: dict[str, str] = {}  # headers of the answer
         self.reading = Reading(service.config.strict, service.config.lenient)
@@ -114,6 +114,7 @@ class Exchange:
         """The fields of the body. Raises ApiError for a body that isn't as the record says."""
         body = await read_body(self.receive, self.headers, self.service.config)
         self._watcher = asyncio.ensure_future(self._watch())
+        self.n_read = len(body)
         if not body and not record.fields:
             return {}
         kind = self.content_type

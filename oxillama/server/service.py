@@ -17,6 +17,7 @@ from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError
 from oxillama.server.auth import keys_of
 from oxillama.server.config import ServerConfig
+from oxillama.server.heap import HeapTrimmer
 from oxillama.server.left_out import LeftOut
 from oxillama.server.limits import Gate
 from oxillama.server.metrics import ServerMetrics
@@ -62,6 +63,7 @@ class Service:
         self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
         self.left_out = LeftOut(self.metrics)
+        self.heap = HeapTrimmer()
         self.secret = os.urandom(32)
         if config.tool_format not in (None, "text", "none"):
             find_format(config.tool_format)  # raises for a name of none
@@ -127,6 +129,7 @@ class Service:
     async def close(self) -> None:
         """Gives back threads and models."""
         self.residence.close()
+        self.heap.close()
         for threads in (self._threads, self._writers):
             threads.shutdown(wait=False, cancel_futures=True)
         await self.models.close()

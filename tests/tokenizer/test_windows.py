@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from functools import cache
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -109,7 +110,7 @@ def held(make):
         stop.set()
         thread.join()
         sys.setswitchinterval(before)
-    return max(b - a for a, b in zip(marks, marks[1:], strict=False))
+    return max(b - a for a, b in pairwise(marks))
 
 
 def share(make):
