@@ -22,7 +22,7 @@ MAX_DEPTH = 320
 # Of one body. A conversation of as many messages as there may be, each with parts, has fewer.
 MAX_PARTS = 1 << 18
 MAX_KEYS = 1 << 19
-CHECKED = 1 << 18  # bytes that are looked at together, while no other thread runs
+CHECKED = 1 << 16  # bytes or characters that are looked at together, while no other thread runs
 MAX_PLACE = 200  # characters of the place of a string
 _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair: whole ones are single characters
 # Fields whose objects have keys of the client's own; `input` at the beginning has items.
@@ -147,7 +147,8 @@ def _mended(place: str, value: Any, reading: Reading) -> Any:
             return value
         why = "it holds half of a surrogate pair, which is no character"
         reading.leave_out(f"{place[:MAX_PLACE]}=surrogate", why, "surrogate")
-        return _HALF.sub("\ufffd", value)
+        pieces = (value[i : i + CHECKED] for i in range(0, len(value), CHECKED))
+        return "".join([_HALF.sub("\ufffd", piece) for piece in pieces])
     place = place[:MAX_PLACE]  # however deep it is
     if isinstance(value, list):
         return [

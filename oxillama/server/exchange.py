@@ -56,9 +56,9 @@ class Tally:
 class Exchange:
     """One request.
 
-    headers: names in lower case; of those that come twice, the last. gone: the client has left. status, n_bytes: of
-    what was sent. n_read: bytes of the body. route, parameters: the pattern of the path, and its parts. place: in the gate, of a request that a
-    model works on.
+    headers: names in lower case; of those that come twice, the last. gone: the client has left. n_read: bytes of the
+    body. status, n_bytes: of what was sent. route, parameters: the pattern of the path, and its parts. place: in the
+    gate, of a request that a model works on.
     """
 
     def __init__(self, service: Service, scope: Mapping[str, Any], receive: Any, send: Any) -> None:

@@ -74,9 +74,10 @@ async def rerank(exchange: Exchange) -> None:
     values = await exchange.fields(RERANK)
     chosen = await exchange.service.models.use(values.get("model"))
     documents = [one if isinstance(one, str) else one["text"] for one in values["documents"]]
-    check_pairs("documents", [(values["query"], one) for one in documents], chosen, exchange)
+    check_count("documents", len(documents), chosen)
 
     def make(bell: CoroutineBell) -> Any:
+        check_size("documents", len(values["query"]) * len(documents) + sum(map(len, documents)), exchange)
         options = {"top_n": values.get("top_n"), **adapters_of(chosen)}
         return ranking_requests(chosen.model.ready.engine.context, values["query"], documents, options, bell)
 
@@ -93,12 +94,6 @@ async def rerank(exchange: Exchange) -> None:
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
 
-def check_pairs(name: str, pairs: list[tuple[str, str]], chosen: Chosen, exchange: Exchange, each: int = 1) -> None:
-    """Raises ApiError, before anything is tokenised, for more pairs than can be computed. each: requests of a pair."""
-    check_count(name, len(pairs), chosen, each)
-    check_size(name, sum(len(first) + len(second) for first, second in pairs), exchange)
-
-
 async def score(exchange: Exchange) -> None:
     """POST /score: of a model with a classifier its score of each pair, of others the cosine of their embeddings."""
     values = await exchange.fields(SCORE)
@@ -106,9 +101,10 @@ async def score(exchange: Exchange) -> None:
     pairs = pairs_of(values)
     context = chosen.model.ready.engine.context
     ranks = context.classifier is not None
-    check_pairs("text_2", pairs, chosen, exchange, 1 if ranks else 2)
+    check_count("text_2", len(pairs), chosen, 1 if ranks else 2)
 
     def make(bell: CoroutineBell) -> Any:
+        check_size("text_2", sum(len(first) + len(second) for first, second in pairs), exchange)
         if ranks:
             names = {"query": "text_1", "documents": "text_2"}
             found = engine_errors(lambda: [read_pairs(context, a, [b], None)[0] for a, b in pairs], chosen, names)
