@@ -32,6 +32,8 @@ class JsonError(ValueError):
 class JsonTooMuch(ValueError):
     """JSON that nests too deeply, or has too many parts. field: the outermost key that it stands under; "" for none."""
 
+    field = ""
+
     def __init__(self, message, field):
         super().__init__(message)
         self.field = field
@@ -44,8 +46,8 @@ cdef bint _yield_turn() noexcept nogil:
 cdef class JsonTree:
     """Reader of one text.
 
-    data: UTF-8, checked already. most_depth: of lists and objects in one another. most_parts: lists and objects together.
-    most_keys: keys of all objects. has_halves: whether a string that was read has half of a surrogate pair.
+    data: UTF-8, checked already. most_depth: of lists and objects in one another. most_parts: lists and objects
+    together. most_keys: keys of all objects. has_halves: whether a string that was read has half of a surrogate pair.
     """
 
     cdef bytes _owner
@@ -136,7 +138,8 @@ cdef class JsonTree:
         if self._depth > self._most_depth:
             raise JsonTooMuch(f"must nest at most {self._most_depth} deep", self._field)
         if self._n_parts > self._most_parts:
-            raise JsonTooMuch(f"must have at most {self._most_parts} lists and objects, with all of the body", self._field)
+            text = f"must have at most {self._most_parts} lists and objects, with all of the body"
+            raise JsonTooMuch(text, self._field)
         return 0
 
     cdef object _list(self):
