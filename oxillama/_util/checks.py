@@ -11,6 +11,7 @@ from oxillama.errors import ConfigError
 
 __all__ = [
     "MAX_CONTEXT",
+    "are_ints",
     "check_bool",
     "check_choice",
     "check_float",
@@ -24,9 +25,22 @@ __all__ = [
 ]
 
 MAX_CONTEXT = 1 << 24  # tokens
+TURN = 1 << 14  # items that are looked at before other threads may run
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
+
+
+def are_ints(values: list[Any], minimum: int, maximum: int) -> bool:
+    """Whether a list has nothing but integers in [minimum, maximum], such as thousands of token ids; False without any.
+
+    Other threads run meanwhile, however many there are.
+    """
+    for start in range(0, len(values), TURN):
+        part = values[start : start + TURN]
+        if {*map(type, part)} != {int} or min(part) < minimum or max(part) > maximum:
+            return False
+    return bool(values)
 
 
 def check_int(name: str, value: Any, minimum: int, maximum: int) -> int:

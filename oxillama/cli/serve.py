@@ -68,6 +68,7 @@ def serve(args: argparse.Namespace) -> int:
     users, _ = importlib.import_module("oxillama.server.auth").keys_of(config)
     sockets.check_exposure(config, bool(users))
     described = _served(args, models)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # so that the library lets other threads run meanwhile
     with _signals_received() as received, sockets.listening(config) as made:
         process = _server_module()
         served = [importlib.import_module("oxillama.server.models").ServedModel(**fields) for fields in described]

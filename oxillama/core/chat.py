@@ -145,7 +145,8 @@ def chat_text(tokenizer: Tokenizer, messages: Messages, options: Mapping[str, An
 
     The token that begins a text is left out where the tokenizer adds it by itself. Raises what `chat_ids` raises.
     """
-    text = _ids_and_text(tokenizer, messages, options, None)[1]
+    text, mark = _prompt_text(tokenizer, messages, options)
+    text = text.replace(mark, "")
     if tokenizer.add_bos and tokenizer.bos_id is not None:
         text = text.removeprefix(tokenizer.id_to_token(tokenizer.bos_id))
     return text
@@ -159,11 +160,7 @@ def _ids_and_text(
     owner: Hashable = None,
 ) -> tuple[list[int], str]:
     """The prompt as `chat_ids` gives it, and as text. owner: of the pieces that the tokenizer keeps."""
-    check_options("chat_tokens", options)
-    given = checked_messages(messages)  # before it is known whether there is a template
-    options = {**options, "tools": described_tools(options.get("tools"))}
-    template = template_for(tokenizer, options["tools"], options.get("chat_template"))
-    text, mark = _marked_prompt(tokenizer, template, given, options)
+    text, mark = _prompt_text(tokenizer, messages, options)
     plain = text.replace(mark, "")
     if context_size is not None:
         check_length(tokenizer, "the prompt of messages", plain, context_size, parse_special=True)
@@ -171,6 +168,15 @@ def _ids_and_text(
     if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids.insert(0, tokenizer.bos_id)  # templates differ in whether they write it themselves
     return ids, plain
+
+
+def _prompt_text(tokenizer: Tokenizer, messages: Messages, options: Mapping[str, Any]) -> tuple[str, str]:
+    """The prompt of messages, and the mark within it; "" if there is none. Raises what `chat_ids` raises."""
+    check_options("chat_tokens", options)
+    given = checked_messages(messages)  # before it is known whether there is a template
+    options = {**options, "tools": described_tools(options.get("tools"))}
+    template = template_for(tokenizer, options["tools"], options.get("chat_template"))
+    return _marked_prompt(tokenizer, template, given, options)
 
 
 def _marked_prompt(

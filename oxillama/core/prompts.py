@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from oxillama._util.checks import check_bool, check_float, check_int, check_type
+from oxillama._util.checks import are_ints, check_bool, check_float, check_int, check_type
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
 from oxillama.sampling import SamplerChain
@@ -64,7 +64,7 @@ def check_tokens(name: str, values: Any, n_vocab: int) -> list[int]:
         ids = list(plain(name, values))
     except ConfigError:  # a null among them, which is named below
         ids = list(values)
-    if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < n_vocab:
+    if are_ints(ids, 0, n_vocab - 1):
         return ids
     return [check_token(f"{name}[{i}]", v, n_vocab) for i, v in enumerate(ids)]
 

@@ -14,6 +14,7 @@ from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk, TokenLogprob, Usage
 from oxillama.server.asks import Run
 from oxillama.server.custom import InputReader
+from oxillama.server.json_pieces import Rows
 
 __all__ = [
     "Choice",
@@ -21,9 +22,10 @@ __all__ = [
     "DeltaReader",
     "content_tokens",
     "logprob_of",
+    "logprobs_of",
     "number",
     "prompt_logprobs_of",
-    "top_of",
+    "tops_of",
     "usage_of",
 ]
 
@@ -188,7 +190,12 @@ def logprob_of(one: TokenLogprob, top: bool = True) -> dict[str, Any]:
     return found | ({"top_logprobs": [logprob_of(other, False) for other in one.top]} if top else {})
 
 
-def top_of(one: TokenLogprob) -> dict[str, float]:
+def tops_of(found: list[TokenLogprob | None]) -> Rows:
+    """The likeliest tokens of each place in the form of completions."""
+    return Rows(found, lambda one: None if one is None else _top_of(one))
+
+
+def _top_of(one: TokenLogprob) -> dict[str, float]:
     """The likeliest tokens in the form of completions. Of tokens with the same text, the likeliest stays."""
     found: dict[str, float] = {}
     for other in one.top:
@@ -196,9 +203,14 @@ def top_of(one: TokenLogprob) -> dict[str, float]:
     return found
 
 
-def prompt_logprobs_of(found: list[TokenLogprob | None]) -> list[dict[str, Any] | None]:
+def logprobs_of(found: list[TokenLogprob]) -> Rows:
+    """Log-probabilities of tokens in the form of chat completions."""
+    return Rows(found, logprob_of)
+
+
+def prompt_logprobs_of(found: list[TokenLogprob | None]) -> Rows:
     """Log-probabilities of a prompt in vLLM's form: by token id; the rank of those among the likeliest."""
-    return [None if one is None else _ranked(one) for one in found]
+    return Rows(found, lambda one: None if one is None else _ranked(one))
 
 
 def _ranked(one: TokenLogprob) -> dict[str, Any]:

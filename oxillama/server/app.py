@@ -15,6 +15,7 @@ from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.exchange import Exchange
 from oxillama.server.failures import failure
+from oxillama.server.heap import LARGE
 from oxillama.server.models import served
 from oxillama.server.pages import pages_of
 from oxillama.server.routes import ROUTES
@@ -91,6 +92,8 @@ class App:
             service.open.discard(exchange)
             service.forwarded.end(exchange.forwarded_as)
             service.metrics.in_flight -= 1
+            if exchange.n_read + exchange.n_bytes > LARGE:
+                service.heap.soon()
             status = note(exchange)
             if tracing is not None and span is not None:
                 tracing.end(span, exchange, status)

@@ -22,6 +22,7 @@ from oxillama.sampling import SamplerChain
 from oxillama.server.errors import ApiError, api_error, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import SAMPLING, SERVING
+from oxillama.server.logprob_bounds import bounded_tokens
 from oxillama.server.models import Chosen
 from oxillama.server.turns import renamed
 
@@ -142,6 +143,9 @@ def _made(ask: Ask) -> Run:
                     for i, p in enumerate(ask.prompts)]  # fmt: skip
             prompts, echoes = [ids for ids, _ in read], [text for _, text in read]
         given = {"n": ask.n, **ask.options, **_bounded(ask, prompts)}
+        scored = "logprobs" if ask.messages is None else "top_logprobs"
+        if (most := bounded_tokens(prompts, ask.n, given, context.factory.room, scored)) is not None:
+            given["max_tokens"] = most
         options = read_options("stream", given, ask.chain or model.chain)
         return Run(ask, prompts, echoes, options)
     except GrammarError as error:
@@ -181,6 +185,8 @@ def _prompt(ask: Ask, name: str, prompt: Any) -> tuple[list[int], str]:
     engine = ask.chosen.model.ready.engine
     tokenizer, factory = engine.tokenizer, engine.context.factory
     if ask.suffix is not None:
+        check_length(tokenizer, name, prompt, engine.context_size)
+        check_length(tokenizer, "suffix", ask.suffix, engine.context_size, continuation=True)
         try:
             return engine.infill_tokens(prompt, ask.suffix), ""
         except UnsupportedModelError as error:
@@ -254,6 +260,24 @@ def _constraint(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return (given[0][1], given[0][0]) if given else ({}, "")
 
 
+def predicted(content: str | list[dict[str, Any]], chosen: Chosen) -> list[list[int]]:
+    """Tokens of the texts that an answer may repeat. Raises ContextOverflowError for more than an answer can have,
+    which are not tokenised."""
+    engine = chosen.model.ready.engine
+    texts = [content] if isinstance(content, str) else [part["text"] for part in content]
+    name, most = "prediction.content", engine.context_size
+    ids: list[list[int]] = []
+    left = most
+    for text in texts:
+        if left >= 0:
+            check_length(engine.tokenizer, name, text, most)
+            ids.append(engine.tokenizer.encode(text, add_special=False))
+            left -= len(ids[-1])
+    if left < 0:
+        raise ContextOverflowError(f"{name} has more than {most} tokens, and context_size is {most}: shorten it")
+    return ids
+
+
 def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> None:
     """Priority, isolation of the prefix cache, adapters and drafts."""
     config = exchange.service.config
@@ -275,9 +299,7 @@ def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Excha
     if adapters:
         options["lora"] = adapters
     if "prediction" in values:
-        content = values["prediction"]["content"]
-        texts = [content] if isinstance(content, str) else [part["text"] for part in content]
-        options["draft"] = PromptLookup(texts=texts)
+        options["draft"] = PromptLookup(texts=predicted(values["prediction"]["content"], chosen))
     elif "draft" not in values and chosen.model.draft is not None:
         options["draft"] = chosen.model.draft
         if chosen.model.num_speculative is not None:

@@ -14,7 +14,7 @@ from oxillama._util.text_files import read_text
 from oxillama.errors import ConfigError
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
-from oxillama.server.peers import host_of
+from oxillama.server.peers import peer_name
 
 __all__ = [
     "ANYONE",
@@ -58,7 +58,7 @@ ANYONE = Key("-")  # of a server without keys, over a Unix socket
 
 def anyone(address: str) -> Key:
     """The caller without a key at an address."""
-    return Key("-", peer=host_of(address)) if address else ANYONE
+    return Key("-", peer=peer_name(address)) if address else ANYONE
 
 
 class Keys:

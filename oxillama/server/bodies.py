@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import re
 import time
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from oxillama.chat.calls import has_halves, read_json
+from oxillama._util.json_tree import JsonError, JsonTooMuch, JsonTree
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.reading import Reading
@@ -18,6 +19,10 @@ __all__ = ["LEAST_RATE", "MAX_DEPTH", "parse_body", "read_body", "unpacked"]
 
 LEAST_RATE = 1024  # bytes a second, once the time that every body has is over
 MAX_DEPTH = 320
+# Of one body. A conversation of as many messages as there may be, each with parts, has fewer.
+MAX_PARTS = 1 << 18
+MAX_KEYS = 1 << 19
+CHECKED = 1 << 16  # bytes or characters that are looked at together, while no other thread runs
 MAX_PLACE = 200  # characters of the place of a string
 _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair: whole ones are single characters
 # Fields whose objects have keys of the client's own; `input` at the beginning has items.
@@ -95,29 +100,44 @@ def parse_body(body: bytes, content_type: str, reading: Reading | None = None) -
     """The JSON object of a body. Raises ApiError for anything else.
 
     Refused are other types of content, which forms of other sites could send; keys that come twice, NaN and Infinity,
-    and values that nest deeper than any field may. Half of a surrogate pair is no character, and becomes U+FFFD, which
-    `reading` notes.
+    values that nest deeper than any field may, and more lists and objects than any request needs. Half of a surrogate
+    pair is no character, and becomes U+FFFD, which `reading` notes. However large a body is, other threads run
+    meanwhile.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind != "application/json":
         text = f"the body must be JSON with Content-Type: application/json, not {kind or 'without a type'!r:.60}"
         raise ApiError(415, "unsupported_media_type", text)
+    body = body.removeprefix(codecs.BOM_UTF8)  # a file may be sent as it is, with its byte order mark
+    _check_utf8(body)
+    tree = JsonTree(body, most_depth=MAX_DEPTH, most_parts=MAX_PARTS, most_keys=MAX_KEYS)
     try:
-        value = read_json(
-            body.decode("utf-8-sig"), halves=True
-        )  # a file may be sent as it is, with its byte order mark
-    except UnicodeDecodeError as error:
-        raise ApiError(400, "invalid_json", f"the body is not UTF-8 at byte {error.start}") from None
-    except ValueError as error:
+        value = tree.read()
+    except JsonTooMuch as error:
+        field = f"{error.field:.64}"
+        raise ApiError(400, "invalid_value", f"{_HALF.sub('?', field) or 'the body'} {error}", field or None) from None
+    except JsonError as error:
         raise ApiError(400, "invalid_json", f"the body is no JSON: {error!s:.200}") from None
     if not isinstance(value, dict):
         raise ApiError(400, "invalid_json", f"the body must be a JSON object, not {type(value).__name__}")
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-        check_nesting(value)
-    if b"\\u" in body and has_halves(value):
+    if tree.has_halves:
         whole: dict[str, Any] = _mended("", value, reading or Reading())
         return whole
     return value
+
+
+def _check_utf8(body: bytes) -> None:
+    """Raises ApiError for bytes that are no UTF-8, piece by piece: other threads run between them."""
+    start = 0
+    while start < len(body):
+        end = start + CHECKED
+        while end < len(body) and start + CHECKED - end < 3 and body[end] & 0xC0 == 0x80:
+            end -= 1  # a character isn't cut
+        try:
+            body[start:end].decode()
+        except UnicodeDecodeError as error:
+            raise ApiError(400, "invalid_json", f"the body is not UTF-8 at byte {start + error.start}") from None
+        start = end
 
 
 def _mended(place: str, value: Any, reading: Reading) -> Any:
@@ -127,7 +147,8 @@ def _mended(place: str, value: Any, reading: Reading) -> Any:
             return value
         why = "it holds half of a surrogate pair, which is no character"
         reading.leave_out(f"{place[:MAX_PLACE]}=surrogate", why, "surrogate")
-        return _HALF.sub("\ufffd", value)
+        pieces = (value[i : i + CHECKED] for i in range(0, len(value), CHECKED))
+        return "".join([_HALF.sub("\ufffd", piece) for piece in pieces])
     place = place[:MAX_PLACE]  # however deep it is
     if isinstance(value, list):
         return [
@@ -152,16 +173,3 @@ def _holds_content(place: str) -> bool:
     """Whether the keys of an object there are content, and no names of fields."""
     outer, _, name = place.rpartition(".")
     return name.partition("[")[0] in _WRITTEN and (bool(outer) or not name.startswith("input"))
-
-
-def check_nesting(value: dict[str, Any]) -> None:
-    """Raises ApiError, which names the field, for one that nests deeper than MAX_DEPTH."""
-    for name, one in value.items():
-        level = [one]
-        for _ in range(MAX_DEPTH):
-            inner = (item for item in level if isinstance(item, dict | list))
-            level = [x for item in inner for x in (item.values() if isinstance(item, dict) else item)]
-            if not level:
-                break
-        else:
-            raise ApiError(400, "invalid_value", f"{name:.64} must nest at most {MAX_DEPTH} deep", f"{name:.64}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import time
@@ -14,6 +13,7 @@ from oxillama.server.auth import ANYONE, Key, anyone, cors_headers
 from oxillama.server.bodies import parse_body, read_body, unpacked
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.headers import encoded, listed
+from oxillama.server.json_pieces import as_json, written
 from oxillama.server.kinds import Reading, Record
 from oxillama.server.limits import Place
 from oxillama.server.service import Service
@@ -24,6 +24,8 @@ _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LETTERS = (b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" * 5)[:256]  # one for each byte
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
 T = TypeVar("T")
+WRITTEN = 4 << 20  # bytes of an answer that are given to the connection at once; larger ones go in parts
+PART = 1 << 20
 LARGE_BODY = 64 << 10  # bytes of JSON from which it is parsed in another thread
 
 
@@ -49,10 +51,10 @@ class Tally:
 class Exchange:
     """One request.
 
-    headers: names in lower case; of those that come twice, the last. gone: the client has left. status, n_bytes: of
-    what was sent. route, parameters: the pattern of the path, and its parts. place: in the gate, of a request that a
-    model works on. warnings: what the header of warnings says. peer: the address that it comes from, "" of none.
-    forwarded_as: what it is counted as, if a proxy tells it.
+    headers: names in lower case; of those that come twice, the last. gone: the client has left. n_read: bytes of the
+    body. status, n_bytes: of what was sent. route, parameters: the pattern of the path, and its parts. place: in the
+    gate, of a request that a model works on. warnings: what the header of warnings says. peer: the address that it
+    comes from, "" of none. forwarded_as: what it is counted as, if a proxy tells it.
     on_half_closed: functions to call when the client has shut its side down, and may have ended altogether.
     """
 
@@ -71,7 +73,7 @@ class Exchange:
         self.place: Place | None = None
         self.route = "other"
         self.parameters: Mapping[str, str] = {}
-        self.status, self.n_bytes = 0, 0
+        self.status, self.n_bytes, self.n_read = 0, 0, 0
         self.gone = self.ended = False
         self.warnings: list[str] = []
         direct = (scope.get("client") or ("",))[0]
@@ -99,6 +101,10 @@ class Exchange:
         from_page = "origin" in self.headers or "sec-fetch-site" in self.headers
         return "application/json" if self.ollama and not from_page else self.headers.get("content-type", "")
 
+    async def written(self, make: Callable[[], Any]) -> bytes:
+        """JSON of what make() gives, made in another thread, piece by piece."""
+        return await self.service.answering(lambda: written(make()))
+
     async def elsewhere(self, make: Callable[[], T]) -> T:
         """make(), in another thread, when it is its key's turn."""
         return await self.service.elsewhere(make, self.key.owner)
@@ -109,6 +115,7 @@ class Exchange:
         """The fields of the body. Raises ApiError for a body that isn't as the record says."""
         body = await read_body(self.receive, self.headers, self.service.config)
         self._watcher = asyncio.ensure_future(self._watch())
+        self.n_read = len(body)
         if not body and not record.fields:
             return {}
         kind = self.content_type
@@ -194,10 +201,24 @@ class Exchange:
         self.ended = True  # a client that leaves now cancels nothing
         known = {"content-type": kind, "content-length": str(len(body)), **(headers or {})}
         await self.start(status, known)
-        await self.send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+        start = 0
+        while len(body) - start > WRITTEN and self.method != "HEAD":
+            await self._send_part(body[start : start + PART])
+            start += PART
+        await self.send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body[start:]})
+
+    async def _send_part(self, part: bytes) -> None:
+        """Sends a part of a large answer when the client has read enough of those before. Raises ClientGone if it never
+        does."""
+        try:
+            async with asyncio.timeout(self.service.config.stall_timeout):
+                await self.send({"type": "http.response.body", "body": part, "more_body": True})
+        except TimeoutError:
+            self.abort()
+            raise ClientGone from None
 
     async def json(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        """Sends JSON."""
+        """Sends JSON of a small value."""
         await self.answer(dumped(value), "application/json", status, headers)
 
     async def refuse(self, error: ApiError) -> None:
@@ -212,5 +233,5 @@ class Exchange:
 
 
 def dumped(value: Any) -> bytes:
-    """JSON as it is sent."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    """JSON of a small value as it is sent."""
+    return as_json(value).encode()

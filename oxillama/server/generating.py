@@ -6,20 +6,27 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Collection
+from functools import partial
 from typing import Any, Protocol
 
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, DeltaReader
 from oxillama.server.asks import Ask, Run, prepare
 from oxillama.server.errors import ApiError, ClientGone
-from oxillama.server.exchange import Exchange, dumped
+from oxillama.server.exchange import Exchange
 from oxillama.server.failures import failure
+from oxillama.server.json_pieces import in_pieces
 from oxillama.server.kinds import Record
+from oxillama.server.logprob_bounds import n_entries
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import warn
 from oxillama.server.sse import Event, EventFormat, EventWriter
 
 __all__ = ["Dialect", "answered", "choices_of", "respond", "running"]
+
+
+SMALL = 4096  # tokens of an answer, with its prompts, that is written in the event loop
+FEW = 256  # log-probabilities
 
 
 class Dialect(Protocol):
@@ -135,11 +142,10 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
                 dialect.add(index, chunk)
         finish(exchange, dialect)
         count(exchange, run)  # before the headers, which say what is left
-        if run.requests[0].scores is None:
+        if is_small(run, dialect):
             await exchange.json(dialect.whole())
-        else:  # thousands of entries, maybe, which take longer than other requests are to wait
-            body = await exchange.elsewhere(lambda: dumped(dialect.whole()))
-            await exchange.answer(body, "application/json")
+        else:
+            await exchange.answer(await exchange.written(dialect.whole), "application/json")
         return
     config = exchange.service.config
     written = dialect.stream_format
@@ -167,6 +173,12 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
     await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+def is_small(run: Run, dialect: Dialect) -> bool:
+    """Whether an answer is written in less time than other requests may wait."""
+    n_tokens = sum(map(len, run.prompts)) + sum(len(choice.token_ids) for choice in dialect.choices)
+    return run.requests[0].scores is None and n_tokens <= SMALL
+
+
 async def stream(exchange: Exchange, run: Run, dialect: Dialect, writer: EventWriter) -> None:
     """Writes the body of a stream: all events of one step of the model together."""
     encoded = dialect.stream_format.encoded
@@ -174,7 +186,10 @@ async def stream(exchange: Exchange, run: Run, dialect: Dialect, writer: EventWr
     while True:
         try:
             came = await run.next()
-            body = encoded([event for index, chunk in came for event in dialect.step(index, chunk)])
+            if n_entries(came) <= FEW:
+                body = encoded([event for index, chunk in came for event in dialect.step(index, chunk)])
+            else:
+                body = await exchange.service.answering(partial(events_of, dialect, came))
         except Exception as error:
             found = failure(error, exchange)
             exchange.tally.finish_reason = exchange.tally.failed = found.code
@@ -185,7 +200,19 @@ async def stream(exchange: Exchange, run: Run, dialect: Dialect, writer: EventWr
         if body:
             await writer.write(body)
     finish(exchange, dialect)
-    await writer.write(encoded(dialect.end()) + dialect.tail)
+    ending = partial(ending_of, dialect)
+    await writer.write(ending() if is_small(run, dialect) else await exchange.service.answering(ending))
+
+
+def events_of(dialect: Dialect, came: list[tuple[int, Chunk]]) -> bytes:
+    """Events of chunks with many log-probabilities."""
+    events = (event for index, chunk in came for event in dialect.step(index, chunk))
+    return dialect.stream_format.encoded(events, in_pieces)
+
+
+def ending_of(dialect: Dialect) -> bytes:
+    """The last events of a stream, which may repeat all of it."""
+    return dialect.stream_format.encoded(dialect.end(), in_pieces) + dialect.tail
 
 
 def finish(exchange: Exchange, dialect: Dialect) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from oxillama._util.checks import misspelt, nearest
+from oxillama._util.checks import are_ints, misspelt, nearest
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.reading import Reading
 
@@ -269,12 +269,7 @@ class ListOf:
     def _are_fitting_integers(self, value: list[Any]) -> bool:
         """Whether a list is as it should be that has nothing but integers, such as thousands of token ids."""
         kind = self.kind.kinds.get("number") if isinstance(self.kind, Either) else self.kind
-        return (
-            isinstance(kind, Integer)
-            and {*map(type, value)} == {int}
-            and kind.least <= min(value)
-            and max(value) <= kind.most
-        )
+        return isinstance(kind, Integer) and are_ints(value, kind.least, kind.most)
 
     def schema(self) -> dict[str, Any]:
         return {"type": "array", "items": self.kind.schema(), "minItems": self.least, "maxItems": self.most}

@@ -9,12 +9,15 @@ from typing import TypeVar
 
 from oxillama.core.async_requests import Call, CoroutineBell
 from oxillama.core.embedding import EmbeddingRequest
+from oxillama.core.engine_core import EngineCore
 from oxillama.core.request import ResultQueue
-from oxillama.server.errors import ApiError, api_error
+from oxillama.server.errors import ApiError, api_error, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.models import Chosen
 
-__all__ = ["computed", "engine_errors"]
+__all__ = ["check_count", "check_size", "computed", "engine_errors"]
+
+SLICE = 512  # requests of one answer that are queued at a time: others' come between them
 
 T = TypeVar("T")
 Made = tuple[list[EmbeddingRequest], ResultQueue, Callable[[], T]]
@@ -34,6 +37,24 @@ def engine_errors(make: Callable[[], T], chosen: Chosen, rename: dict[str, str] 
         raise found from None
 
 
+def check_count(name: str, n: int, chosen: Chosen, each: int = 1) -> None:
+    """Raises ApiError, before anything is tokenised, for more texts than can ever wait to be computed.
+
+    each: requests that one of them takes.
+    """
+    most = chosen.model.ready.engine.context.core.scheduler.max_waiting // each
+    if n > most:
+        raise bad_value(name, f"{name} must have at most {most} texts with this model (max_queue_size), not {n}")
+
+
+def check_size(name: str, n_characters: int, exchange: Exchange) -> None:
+    """Raises ApiError for texts that are read once with each of many others, and so are more than a body may have."""
+    most = exchange.service.config.max_body
+    if n_characters > most:
+        text = f"{name} has {n_characters} characters with a query before each of its texts: at most {most} are read"
+        raise bad_value(name, f"{text} (--max-body): send fewer at a time")
+
+
 async def computed(
     exchange: Exchange, chosen: Chosen, make: Callable[[CoroutineBell], Made[T]], shape: Callable[[T, int], bytes]
 ) -> bytes:
@@ -47,21 +68,32 @@ async def computed(
         async with service.gate.enter(exchange.key) as place:
             tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
             bell = CoroutineBell(core.loop)
-            call = None
             try:
-                requests, outbox, results = await exchange.elsewhere(lambda: engine_errors(lambda: make(bell), chosen))
+                requests, _, results = await exchange.elsewhere(lambda: engine_errors(lambda: make(bell), chosen))
+                for request in requests:
+                    request.sequence.owner = exchange.key.owner
                 n_tokens = sum(request.n_prompt for request in requests)
                 place.expect(n_tokens)
                 tally.prompt_tokens = n_tokens
-                for request in requests:
-                    request.sequence.owner = exchange.key.owner
-                call = Call(core, requests, outbox, bell)
                 async with asyncio.timeout(service.config.request_timeout):
-                    await call.finish()
+                    await _compute(core, requests, bell)
                 return await exchange.elsewhere(lambda: shape(results(), tally.prompt_tokens))
             except TimeoutError:
                 raise ApiError(504, "timeout", "the answer took longer than the server's --request-timeout") from None
             finally:
-                if call is not None:
-                    call.leave()
                 place.spend(tally.prompt_tokens)
+
+
+async def _compute(core: EngineCore, requests: list[EmbeddingRequest], bell: CoroutineBell) -> None:
+    """Returns when all requests are finished, of which few are queued at a time; none stays when it is cancelled."""
+    size = min(SLICE, core.scheduler.max_waiting)
+    for start in range(0, len(requests), size):
+        part = requests[start : start + size]
+        outbox = ResultQueue(len(part), bell)
+        for request in part:
+            request.outbox = outbox
+        call = Call(core, part, outbox, bell)
+        try:
+            await call.finish()
+        finally:
+            call.leave()

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from oxillama.errors import ConfigError
 
-__all__ = ["PeerCounts", "Peers", "host_of"]
+__all__ = ["PeerCounts", "Peers", "peer_name"]
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 MOST_FORWARDED = 64  # entries of a header that are looked at
@@ -33,7 +33,7 @@ class Peers:
         found = _address(address)
         if found is None or found.is_loopback or self.is_proxy(address):
             return None
-        return host_of(address)
+        return peer_name(address)
 
     def client_of(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
         """The address that a request comes from: the peer's, or what trusted proxies say in X-Forwarded-For.
@@ -78,7 +78,7 @@ class PeerCounts:
                 del self._numbers[peer]
 
 
-def host_of(address: str) -> str:
+def peer_name(address: str) -> str:
     """The name of the host that has an address; of what is no address, as the name of a test's client, itself.
 
     Of IPv6 it is the network of 64 bits, of which each host has all addresses (RFC 4291, section 2.5.1).

@@ -23,7 +23,9 @@ from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
 from oxillama.server.turns import moved_tools, renamed
 
-__all__ = ["conversation", "prompt_of", "requires_calls", "template_options", "use_tools", "warn"]
+__all__ = ["COUNTED", "conversation", "prompt_of", "requires_calls", "template_options", "use_tools", "warn"]
+
+COUNTED = 64  # contexts: what is longer than that many is refused where tokens are counted, too
 
 
 def conversation(
@@ -59,9 +61,13 @@ def conversation(
 
 
 def prompt_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> list[int]:
-    """Tokens of the prompt that fields of chat completions ask for. Raises ApiError, and what `chat_ids` raises."""
+    """Tokens of the prompt that fields of chat completions ask for, however many contexts they fill up to COUNTED.
+
+    Raises ApiError, and what `chat_ids` raises.
+    """
     messages, options = template_options(values, exchange, chosen)
-    return chat_ids(chosen.model.ready.engine.tokenizer, messages, options)
+    engine = chosen.model.ready.engine
+    return chat_ids(engine.tokenizer, messages, options, COUNTED * engine.context_size)
 
 
 def template_options(

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from oxillama._util.threads import starting
@@ -17,6 +18,7 @@ from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError
 from oxillama.server.auth import ANYONE, Key, keys_of
 from oxillama.server.config import ServerConfig
+from oxillama.server.heap import HeapTrimmer
 from oxillama.server.left_out import LeftOut
 from oxillama.server.limits import Gate
 from oxillama.server.loop_errors import Repeats
@@ -32,6 +34,7 @@ T = TypeVar("T")
 
 THREADS = 4  # that prepare requests
 LOOK = 1.0  # seconds between looks at models: whether their files were changed, and whether they idle
+WRITERS = 2  # threads that write large answers
 
 
 class Underway(Protocol):
@@ -69,6 +72,7 @@ class Service:
         self.metrics = ServerMetrics()
         self._own_metrics: dict[str, ServerMetrics] = {}  # by owner
         self.left_out, self.repeats = LeftOut(), Repeats()
+        self.heap = HeapTrimmer()
         self.secret = os.urandom(32)
         if config.tool_format not in (None, "text", "none"):
             find_format(config.tool_format)  # raises for a name of none
@@ -77,6 +81,7 @@ class Service:
         self.open: set[Underway] = set()
         self.turns = LoopTurns()
         self._threads = OwnerThreads(THREADS, "oxillama-prepare")
+        self._writers = ThreadPoolExecutor(WRITERS, "oxillama-answer")
 
     def counts(self, key: Key) -> tuple[ServerMetrics, ...]:
         """Metrics in which a request of this key counts: those of the server, and the key's own."""
@@ -98,6 +103,11 @@ class Service:
         """make(), in another thread, which owners share."""
         with starting("a thread of the server"):
             return await asyncio.wrap_future(self._threads.submit(make, owner))
+
+    async def answering(self, make: Callable[[], T]) -> T:
+        """make(), which writes an answer, in a thread that no request is prepared in."""
+        with starting("a thread of the server"):
+            return await asyncio.get_running_loop().run_in_executor(self._writers, make)
 
     def salt_of(self, key: str, salt: str | None = None) -> str | None:
         """What only requests of one key, with one `cache_salt`, have; None: all share it."""
@@ -146,7 +156,9 @@ class Service:
     async def close(self) -> None:
         """Gives back threads and models."""
         self.residence.close()
+        self.heap.close()
         self._threads.close()
+        self._writers.shutdown(wait=False, cancel_futures=True)
         await self.models.close()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from oxillama.server.errors import ClientGone
+from oxillama.server.json_pieces import as_json
 
 __all__ = ["DONE", "SSE", "Event", "EventFormat", "EventWriter", "JsonLines", "ServerSentEvents", "as_json"]
 
@@ -19,17 +19,14 @@ Event = tuple[str | None, dict[str, Any] | str]
 DONE = b"data: [DONE]\n\n"
 TICK = 0.5  # seconds between looks at a stream
 
-# JSON of a value. For a text it is many times as fast as for an object: most events of a stream differ in one text.
-as_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-
 
 class EventFormat(Protocol):
     """How events of a stream are written. headers: of the answer."""
 
     headers: Mapping[str, str]
 
-    def encoded(self, events: Iterable[Event]) -> bytes:
-        """Events as they are sent."""
+    def encoded(self, events: Iterable[Event], text_of: Callable[[Any], str] = as_json) -> bytes:
+        """Events as they are sent. text_of: JSON of what is in one."""
 
     def alive(self) -> bytes:
         """What is sent in silence, which changes nothing for a client."""
@@ -51,11 +48,11 @@ class ServerSentEvents:
     def __init__(self, silence: bytes | Callable[[], Event] = b": keep-alive\n\n") -> None:
         self._silence = silence
 
-    def encoded(self, events: Iterable[Event]) -> bytes:
+    def encoded(self, events: Iterable[Event], text_of: Callable[[Any], str] = as_json) -> bytes:
         text = ""
         for name, data in events:
             head = "" if name is None else f"event: {name}\n"
-            text += f"{head}data: {data if isinstance(data, str) else as_json(data)}\n\n"
+            text += f"{head}data: {data if isinstance(data, str) else text_of(data)}\n\n"
         return text.encode()
 
     def alive(self) -> bytes:
@@ -74,8 +71,8 @@ class JsonLines:
         """empty: an event that adds nothing, for silence: there are no comments, and clients parse every line."""
         self._empty = empty
 
-    def encoded(self, events: Iterable[Event]) -> bytes:
-        return "".join(f"{data if isinstance(data, str) else as_json(data)}\n" for _, data in events).encode()
+    def encoded(self, events: Iterable[Event], text_of: Callable[[Any], str] = as_json) -> bytes:
+        return "".join(f"{data if isinstance(data, str) else text_of(data)}\n" for _, data in events).encode()
 
     def alive(self) -> bytes:
         return self.encoded([self._empty()])

@@ -18,6 +18,7 @@ from oxillama.tokenizer._texts cimport TokenTexts, mixed
 cdef enum:
     PREFIX = 8                  # bytes of a length before each text, in files
     LONG = 4096                 # bytes of a piece, for which other threads may go on meanwhile
+    TURN = 1 << 16              # ids after which they have a turn
 
 
 cdef struct Symbol:
@@ -211,6 +212,9 @@ cdef class Merger:
             for at in range(n_symbols):
                 if symbols[at].token >= 0:
                     out.append(symbols[at].token)
+                if at & (TURN - 1) == TURN - 1:
+                    with nogil:
+                        _yield_turn()
         return out
 
     cdef Py_ssize_t _merged(self, const uint8_t *text, uint32_t n, Symbol *symbols, Merge *heap) noexcept nogil:
@@ -321,6 +325,10 @@ cdef class Merger:
             if self._byte_ids[text[i]] < 0:
                 return False
         return True
+
+
+cdef bint _yield_turn() noexcept nogil:
+    return True
 
 
 cdef inline Py_ssize_t _add(Symbol *symbols, Py_ssize_t n, int32_t token, uint32_t start, uint32_t end,

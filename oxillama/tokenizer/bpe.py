@@ -3,8 +3,10 @@
 The ``tokenizers`` library cuts text by its patterns; `Merger` merges the pieces.
 """
 
+import os
+import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,12 @@ __all__ = [
 Encode = Callable[[str], list[int]]
 
 MERGES = "tokenizer.ggml.merges"
+# Characters that are cut into pieces at a time, while no other thread runs; more where they have no place to be cut at.
+WINDOW = 1 << 11
+WIDEST = 1 << 14
+PIECES = 512  # that are merged at a time
+PARALLELISM = "TOKENIZERS_PARALLELISM"  # the library's own variable
+_ASCII = re.compile(r"[\x00-\x7f]")
 # Sentencepiece makes pieces of at most 16 characters by default, and of some dozens for runs of spaces.
 _MAX_SCORED = 512
 # 0xC0, 0xC1 and 0xF5..0xFF never occur in UTF-8.
@@ -57,11 +65,21 @@ def is_library_fault(error: BaseException) -> bool:
 
 
 def run(tokenizer: "Tokenizer", text: str) -> "Encoding":
-    """Encode plain text. A fault inside the library (its regex engine giving up, say) becomes a TokenizerError."""
+    """Encode plain text. A fault inside the library (its regex engine giving up, say) becomes a TokenizerError.
+
+    Of long texts, the library lets other threads run where it starts none of its own for what it calls a batch.
+    """
     try:
+        if len(text) > WINDOW and _is_serial():
+            return tokenizer.encode_batch([text], add_special_tokens=False)[0]
         return tokenizer.encode(text, add_special_tokens=False)
     except BaseException as error:
         raise _failed(text, error) from None
+
+
+def _is_serial() -> bool:
+    """Whether the library was told to start no threads."""
+    return os.environ.get(PARALLELISM, "yes").lower() in ("", "off", "false", "f", "no", "n", "0")
 
 
 def _failed(text: str, error: BaseException) -> BaseException:
@@ -83,12 +101,73 @@ class Splitter:
 
         return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in self._patterns])
 
+    @lazy
+    def _whole(self) -> "Tokenizer":
+        """A tokenizer of which each piece is a token."""
+        from tokenizers import Tokenizer, models
+
+        found = Tokenizer(models.WordLevel({"": 0}, unk_token=""))
+        found.pre_tokenizer = self._made
+        return found
+
+    def pieces(self, text: str) -> Iterator[list[str]]:
+        """The pieces of a text, many at a time: other threads run between them. Raises TokenizerError."""
+        at, size = 0, WINDOW
+        while at + size < len(text) and size <= WIDEST:
+            found = self(text[at : at + size])
+            last = last_cut(found, text[at : at + size])
+            if not last:
+                size *= 2
+                continue
+            yield [piece for piece, _ in found[:last]]
+            at, size = at + found[last][1][0], WINDOW
+        rest = text[at:] if at else text
+        if len(rest) <= WIDEST or not _is_serial():
+            yield [piece for piece, _ in self(rest)]
+            return
+        made = run(self._whole, rest)
+        for first in range(0, len(made), PIECES):
+            places = map(made.token_to_chars, range(first, min(first + PIECES, len(made))))
+            yield [rest[place[0] : place[1]] for place in places if place is not None]
+
     def __call__(self, text: str) -> list[tuple[str, tuple[int, int]]]:
         """The pieces, and where they begin and end in the text. TokenizerError for a fault inside the library."""
         try:
             return self._made.pre_tokenize_str(text)
         except BaseException as error:
             raise _failed(text, error) from None
+
+
+def last_cut(found: list[tuple[str, tuple[int, int]]], window: str) -> int:
+    """The last of the pieces of a window before which a longer text can be cut: its pieces up to there, and behind it,
+    are those of the two parts. 0 if there is none.
+
+    The patterns match a text from left to right, none looks back, and those that look ahead are of spaces and digits:
+    behind a letter, and well before the window's end, they find the same in the whole.
+    """
+    for i in range(len(found) - 1, 0, -1):
+        start = found[i][1][0]
+        if start <= len(window) - len(window) // 4 and window[start - 1].isalpha():
+            return i
+    return 0
+
+
+def composed(text: str) -> str:
+    """The text in NFC, made in parts that begin with a character of ASCII, which is composed with none before it."""
+    if len(text) <= WINDOW:
+        return unicodedata.normalize("NFC", text)
+    parts, at = [], 0
+    while (found := _ASCII.search(text, at + WINDOW)) is not None:
+        parts.append(unicodedata.normalize("NFC", text[at : found.start()]))
+        at = found.start()
+    return "".join([*parts, unicodedata.normalize("NFC", text[at:])])
+
+
+def merged(merger: Merger, pieces: list[str]) -> list[int]:
+    """The ids of pieces: other threads run after every few of them."""
+    if len(pieces) <= PIECES:
+        return merger.ids(pieces)
+    return [i for first in range(0, len(pieces), PIECES) for i in merger.ids(pieces[first : first + PIECES])]
 
 
 def usable_tokens(vocab: Vocab, *more: int) -> NDArray[np.uint8]:
@@ -172,10 +251,12 @@ def byte_level_encoder(vocab: Vocab, merges: "GGUFArray") -> Encode:
 
     def encode(text: str) -> list[int]:
         if vocab.nfc:
-            text = unicodedata.normalize("NFC", text)
+            text = composed(text)
         if missing:
             refuse(text, missing)
-        return merger.ids(list(map(itemgetter(0), split(text))))
+        if len(text) <= WINDOW:
+            return merger.ids(list(map(itemgetter(0), split(text))))
+        return [i for pieces in split.pieces(text) for i in merged(merger, pieces)]
 
     return encode
 
@@ -247,7 +328,7 @@ def utf8_encoder(vocab: Vocab, merges: "GGUFArray | None") -> Encode:
 
     def encode(text: str) -> list[int]:
         if vocab.nfc:
-            text = unicodedata.normalize("NFC", text)
+            text = composed(text)
         text = text.replace(" ", MARK)
         if not vocab.symbols:
             return merged(text)

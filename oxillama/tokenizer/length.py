@@ -17,12 +17,13 @@ from oxillama.tokenizer.marks import MARK
 from oxillama.tokenizer.normalization import charsmap_of, has_rules
 from oxillama.tokenizer.token_types import CONTROL, UNKNOWN
 from oxillama.tokenizer.vocab import Vocab
+from oxillama.tokenizer.word_models import WORD_END
 
 __all__ = ["Measure", "least_tokens", "measure_of"]
 
 # Characters that are tokenised at a time, at first; twice as many if they have no cut, but not more than the last.
-PIECE = 1 << 14
-LONGEST_PIECE = 1 << 16
+PIECE = 1 << 13
+LONGEST_PIECE = 1 << 14
 # Cuts of a piece that are tried: only where special tokens stand everywhere, none will do.
 MOST_TRIES = 64
 # Characters that one composed character (NFC) is made of at most: no canonical decomposition is longer.
@@ -154,8 +155,8 @@ def _marked_measure(vocab: Vocab, longest: int) -> Measure:
 
 
 def _word_cuts(window: str) -> Iterator[int]:
-    """Before whitespace and punctuation, at which BERT's words end."""
-    return (match.start() for match in reversed(list(re.finditer(r"[ \t\n!-/:-@\[-`{-~]", window))))
+    """Where BERT's words end, from the middle of the window on."""
+    return (match.start() for match in WORD_END.finditer(window, len(window) // 2))
 
 
 def _unigram_measure(vocab: Vocab) -> Measure:

@@ -3,20 +3,26 @@
 The ``tokenizers`` library has WordPiece and its normaliser; `UnigramTrie` finds the best segmentation.
 """
 
+import re
+from collections.abc import Iterator
+
 import numpy as np
 
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer._unigram import UnigramTrie
-from oxillama.tokenizer.bpe import Encode, check_longest, run, usable_tokens
+from oxillama.tokenizer.bpe import WINDOW, Encode, check_longest, run, usable_tokens
 from oxillama.tokenizer.marks import MARK
 from oxillama.tokenizer.normalization import normalizer_of, symbol_scores
 from oxillama.tokenizer.token_types import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from oxillama.tokenizer.vocab import Vocab
 
-__all__ = ["unigram_encoder", "word_piece_encoder"]
+__all__ = ["WORD_END", "unigram_encoder", "word_piece_encoder"]
 
 # BERT's own limit: a longer word is unknown.
 _MAX_WORD = 100
+# What ends a word before it: whitespace and punctuation of ASCII, and characters that are words by themselves.
+WORD_END = re.compile(r"[ \t\n!-/:-@\[-`{-~\u4e00-\u9fff]")
+_LONG_WORD = re.compile(rf"([A-Za-z0-9]{{{2 * _MAX_WORD}}})[A-Za-z0-9]+")  # unknown with, and without, its end
 # Of an unknown character below the lowest score, in sentencepiece.
 _UNKNOWN_PENALTY = np.float32(10.0)
 
@@ -53,7 +59,22 @@ def word_piece_encoder(vocab: Vocab) -> Encode:
         lowercase=vocab.lowercase,
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return lambda text: list(run(tokenizer, text).ids)
+
+    def encode(text: str) -> list[int]:
+        if len(text) <= WINDOW:
+            return run(tokenizer, text).ids
+        return [i for part in _parts(_LONG_WORD.sub(r"\1", text)) for i in run(tokenizer, part).ids]
+
+    return encode
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A text of words in parts that end where words do: other threads run between them."""
+    at = 0
+    while (found := WORD_END.search(text, at + WINDOW)) is not None:
+        yield text[at : found.start()]
+        at = found.start()
+    yield text[at:]
 
 
 def unigram_encoder(vocab: Vocab) -> Encode:

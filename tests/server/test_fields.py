@@ -104,7 +104,7 @@ BODIES = {
     b"\xff{}": "invalid_json",
     b'{"prompt": "a", "prompt": "b"}': "invalid_json",
     b'{"prompt": "a", "temperature": NaN}': "invalid_json",
-    b'{"prompt": ' + b"[" * 100_000: "invalid_json",
+    b'{"prompt": ' + b"[" * 100_000: "invalid_value",
     b'{"prompt": ' + b"[" * 400 + b"]" * 400 + b"}": "invalid_value",
     b'{"prompt": ' + b"9" * 5000 + b"}": "invalid_json",
 }

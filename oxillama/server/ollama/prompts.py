@@ -9,7 +9,7 @@ from typing import Any
 
 from oxillama.core.chat import chat_ids
 from oxillama.core.options import PromptOptions
-from oxillama.core.prompts import check_tokens
+from oxillama.core.prompts import check_length, check_tokens
 from oxillama.errors import ChatTemplateError
 from oxillama.server.asks import Ask, Run, prepare
 from oxillama.server.errors import ApiError, bad_value
@@ -85,6 +85,7 @@ def read_plain(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) ->
     special = bool(values.get("raw"))
     if values.get("context") and not gap:
         tokenizer, before = chosen.model.ready.engine.tokenizer, checked_context(values, chosen)
+        check_length(tokenizer, "prompt", prompt, chosen.model.ready.engine.context_size, parse_special=special)
         ids = tokenizer.encode(prompt, add_special=False, parse_special=special)
         ask = replace(ask, prompts=[following(before, ids, values, exchange.reading, chosen)])
     return replace(ask, names=names, options=options, parse_special=special, chain=chosen.model.ollama_chain)

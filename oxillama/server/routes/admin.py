@@ -10,6 +10,7 @@ from oxillama.errors import ConfigError, LoadError
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields_admin import LOAD_ADAPTER, MODEL_NAME, NOTHING, UNLOAD_ADAPTER
+from oxillama.server.heap import trim
 from oxillama.server.models import ServedModel
 
 __all__ = ["cancel", "clear_cache", "drain", "load_adapter", "load_model", "requests", "unload_adapter", "unload_model"]
@@ -90,6 +91,7 @@ async def clear_cache(exchange: Exchange) -> None:
     await exchange.fields(NOTHING)
     engines = [model.engine.engine for model in exchange.service.models.all.values() if model.engine is not None]
     freed = [await in_thread(engine.shrink_to_fit) for engine in engines]
+    await in_thread(trim)
     await exchange.json({"freed_bytes": sum(freed)})
 
 

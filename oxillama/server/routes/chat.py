@@ -10,7 +10,7 @@ from typing import Any
 
 from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk
-from oxillama.server.answers import Called, Choice, Delta, content_tokens, logprob_of, prompt_logprobs_of, usage_of
+from oxillama.server.answers import Called, Choice, Delta, content_tokens, logprobs_of, prompt_logprobs_of, usage_of
 from oxillama.server.asks import Ask, Run, engine_options, limited
 from oxillama.server.custom import custom_names
 from oxillama.server.errors import ApiError, bad_value
@@ -197,7 +197,7 @@ class ChatDialect:
             return {}
         logprobs = None
         if self.shows_logprobs:
-            logprobs = {"content": [logprob_of(one) for one in (chunk.logprobs or [])[shown]], "refusal": None}
+            logprobs = {"content": logprobs_of((chunk.logprobs or [])[shown]), "refusal": None}
         said = {"logprobs": logprobs, "finish_reason": None}
         return said | ({"token_ids": chunk.token_ids[shown]} if self.shows_ids else {})
 
@@ -233,7 +233,7 @@ class ChatDialect:
             message["tool_calls"] = list(map(whole_call, choice.calls))
         logprobs, hidden = None, self._hidden[choice.index]
         if self.shows_logprobs:
-            logprobs = {"content": [logprob_of(one) for one in choice.logprobs[hidden:]], "refusal": None}
+            logprobs = {"content": logprobs_of(choice.logprobs[hidden:]), "refusal": None}
         said = {"index": choice.index, "message": message, "logprobs": logprobs}
         said |= {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
         return said | ({"token_ids": choice.token_ids[hidden:]} if self.shows_ids else {})

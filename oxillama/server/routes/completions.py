@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oxillama.core.results import Chunk, TokenLogprob
-from oxillama.server.answers import Choice, number, prompt_logprobs_of, top_of, usage_of
+from oxillama.server.answers import Choice, number, prompt_logprobs_of, tops_of, usage_of
 from oxillama.server.asks import MAX_CHOICES, Ask, Run, engine_options, limited
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
@@ -102,7 +102,7 @@ class LogprobsReader:
         return {
             "tokens": texts,
             "token_logprobs": [None if one is None else number(one.logprob) for one in found],
-            "top_logprobs": [None if one is None else top_of(one) for one in found],
+            "top_logprobs": tops_of(found),
             "text_offset": offsets,
         }
 

@@ -16,8 +16,9 @@ from oxillama.core.embedding import embedding_requests, ranking_requests, read_p
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped, new_id
 from oxillama.server.fields_numbers import CLASSIFY, EMBEDDINGS, RERANK, SCORE
+from oxillama.server.json_pieces import written
 from oxillama.server.models import Chosen
-from oxillama.server.numbers import computed, engine_errors
+from oxillama.server.numbers import check_count, check_size, computed, engine_errors
 
 __all__ = ["classify", "embeddings", "rerank", "score"]
 
@@ -30,6 +31,7 @@ async def embeddings(exchange: Exchange) -> None:
     if chosen.adapter is not None:
         options["lora"] = [chosen.adapter]
     listed = texts_of(values["input"])
+    check_count("input", len(listed), chosen)
 
     def make(bell: CoroutineBell) -> Any:
         context = chosen.model.ready.engine.context
@@ -72,8 +74,10 @@ async def rerank(exchange: Exchange) -> None:
     values = await exchange.fields(RERANK)
     chosen = await exchange.service.models.use(values.get("model"))
     documents = [one if isinstance(one, str) else one["text"] for one in values["documents"]]
+    check_count("documents", len(documents), chosen)
 
     def make(bell: CoroutineBell) -> Any:
+        check_size("documents", len(values["query"]) * len(documents) + sum(map(len, documents)), exchange)
         options = {"top_n": values.get("top_n"), **adapters_of(chosen)}
         return ranking_requests(chosen.model.ready.engine.context, values["query"], documents, options, bell)
 
@@ -85,7 +89,7 @@ async def rerank(exchange: Exchange) -> None:
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         counted = {"tokens": {"input_tokens": n_tokens, "output_tokens": 0}}  # as Cohere's clients read it
         said = {"id": new_id("rerank-"), "model": chosen.name, "results": results, "usage": usage, "meta": counted}
-        return dumped(said)
+        return written(said)
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
@@ -97,8 +101,10 @@ async def score(exchange: Exchange) -> None:
     pairs = pairs_of(values)
     context = chosen.model.ready.engine.context
     ranks = context.classifier is not None
+    check_count("text_2", len(pairs), chosen, 1 if ranks else 2)
 
     def make(bell: CoroutineBell) -> Any:
+        check_size("text_2", sum(len(first) + len(second) for first, second in pairs), exchange)
         if ranks:
             names = {"query": "text_1", "documents": "text_2"}
             found = engine_errors(lambda: [read_pairs(context, a, [b], None)[0] for a, b in pairs], chosen, names)
@@ -115,7 +121,7 @@ async def score(exchange: Exchange) -> None:
         data = [{"index": i, "object": "score", "score": value} for i, value in enumerate(scores)]
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         head = {"id": new_id("score-"), "object": "list", "created": int(time.time()), "model": chosen.name}
-        return dumped({**head, "data": data, "usage": usage})
+        return written({**head, "data": data, "usage": usage})
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
@@ -128,6 +134,7 @@ async def classify(exchange: Exchange) -> None:
     if context.classifier is None:
         raise bad_value("model", f"the model {chosen.name} has no classifier", "unsupported_parameter")
     head = context.classifier
+    check_count("input", len(listed), chosen)
 
     def make(bell: CoroutineBell) -> Any:
         return embedding_requests(context, listed, "rank", adapters_of(chosen), bell)
@@ -136,7 +143,7 @@ async def classify(exchange: Exchange) -> None:
         data = [labelled(i, probabilities(row, head.of_first), head.labels) for i, row in enumerate(rows)]
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens, "completion_tokens": 0}
         base = {"id": new_id("classify-"), "object": "list", "created": int(time.time()), "model": chosen.name}
-        return dumped({**base, "data": data, "usage": usage})
+        return written({**base, "data": data, "usage": usage})
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 

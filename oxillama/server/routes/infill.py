@@ -103,9 +103,10 @@ def _files(tokenizer: Tokenizer, files: Sequence[Mapping[str, Any]], most: int) 
     parts: list[list[int]] = []
     for one in reversed(files):
         text = one["text"][max(0, len(one["text"]) - most) :]
-        name = encode(SNIPPET) if tokenizer.fim_sep_id is None else _named(tokenizer, one.get("filename", "tmp") + "\n")
+        filename = SNIPPET if tokenizer.fim_sep_id is None else one.get("filename", "tmp") + "\n"
+        name = encode(SNIPPET) if tokenizer.fim_sep_id is None else _named(tokenizer, filename)
         parts.append(name + encode(text))
-        most -= len(text)
+        most -= len(text) + len(filename)
         if most <= 0:
             break
     found = [] if tokenizer.fim_rep_id is None else [tokenizer.fim_rep_id, *encode(REPOSITORY)]
@@ -273,4 +274,4 @@ async def apply_template(exchange: Exchange) -> None:
 
     with chosen.in_use():
         text = await exchange.elsewhere(lambda: engine_errors(make, chosen))
-    await exchange.json({"prompt": text})
+    await exchange.answer(await exchange.written(lambda: {"prompt": text}), "application/json")

@@ -14,7 +14,7 @@ from oxillama.engine.engine import Engine
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped
 from oxillama.server.fields_ollama import EMBED, EMBEDDINGS
-from oxillama.server.numbers import computed
+from oxillama.server.numbers import check_count, computed
 from oxillama.server.ollama.names import nanoseconds
 from oxillama.server.routes.ollama import chosen_model, find_model, residing
 
@@ -64,6 +64,7 @@ async def embedded(exchange: Exchange, values: dict[str, Any], name: str, texts:
     if stay is not None:
         exchange.service.residence.keep(model, stay)
     engine = chosen.model.ready.engine
+    check_count(name.partition("[")[0], len(texts), chosen)
     options: dict[str, Any] = {} if chosen.adapter is None else {"lora": [chosen.adapter]}
     if values.get("dimensions"):
         options["dimensions"] = checked_dimensions(values["dimensions"], engine)

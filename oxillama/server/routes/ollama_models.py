@@ -11,8 +11,9 @@ from oxillama.errors import LoadError
 from oxillama.gguf import open as open_gguf
 from oxillama.sampling import SamplerChain
 from oxillama.server.errors import ApiError
-from oxillama.server.exchange import Exchange, dumped
+from oxillama.server.exchange import Exchange
 from oxillama.server.fields_ollama import COPY, CREATE, REGISTRY, SHOW
+from oxillama.server.json_pieces import written
 from oxillama.server.kinds import Record
 from oxillama.server.model_facts import Facts
 from oxillama.server.models import ServedModel
@@ -103,7 +104,7 @@ async def show(exchange: Exchange) -> None:
     with models.find(name).in_use():
         try:
             form = exchange.service.config.tool_format
-            body = await exchange.elsewhere(lambda: dumped(shown(model, models.template, verbose, form)))
+            body = await exchange.elsewhere(lambda: written(shown(model, models.template, verbose, form)))
         except LoadError:
             text = f"the file of the model {model.id} can't be read"
             raise ApiError(503, "engine_failed", text, headers={"Retry-After": "60"}) from None

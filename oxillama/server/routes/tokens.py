@@ -11,7 +11,7 @@ from oxillama.server.exchange import Exchange
 from oxillama.server.fields_numbers import DETOKENIZE, OF_MESSAGES, TOKENIZE
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
-from oxillama.server.prompting import prompt_of
+from oxillama.server.prompting import COUNTED, prompt_of
 
 __all__ = ["detokenize", "tokenize", "tokenizer_info"]
 
@@ -33,7 +33,7 @@ async def tokenize(exchange: Exchange) -> None:
 
     with chosen.in_use():
         found = await exchange.elsewhere(lambda: engine_errors(make, chosen))
-    await exchange.json(found)
+    await exchange.answer(await exchange.written(lambda: found), "application/json")
 
 
 def ids_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> list[int]:
@@ -47,7 +47,7 @@ def ids_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> lis
         if name in values:
             raise bad_value(name, f"{name} is for messages, not for prompt")
     # However long it is: a text that doesn't fit is counted, too, unless it is longer than any could be.
-    check_length(engine.tokenizer, "prompt", values["prompt"], 64 * engine.context_size, parse_special=True)
+    check_length(engine.tokenizer, "prompt", values["prompt"], COUNTED * engine.context_size, parse_special=True)
     special = values.get("add_special_tokens", True)
     return engine.tokenizer.encode(values["prompt"], add_special=special, parse_special=True)
 
@@ -63,7 +63,7 @@ async def detokenize(exchange: Exchange) -> None:
 
     with chosen.in_use():
         text = await exchange.elsewhere(lambda: engine_errors(make, chosen))
-    await exchange.json({"prompt": text})
+    await exchange.answer(await exchange.written(lambda: {"prompt": text}), "application/json")
 
 
 async def tokenizer_info(exchange: Exchange) -> None:
