@@ -18,6 +18,7 @@ from oxillama.cli.files import is_model
 from oxillama.cli.options import SAMPLING, add_engine_options, add_model_option, add_text_options
 from oxillama.cli.serve import add_server_options
 from oxillama.cli.values import OFFLOAD_FLAGS, add_offload
+from oxillama.cli.wording import flags_of, with_commands
 
 __all__ = ["make_parser", "parse", "with_flags"]
 
@@ -277,7 +278,7 @@ def _lazy(module: str, function: str) -> Callable[[argparse.Namespace], int]:
 
 
 def with_flags(message: str) -> str:
-    """A message of the library, with the command line's flags for its settings.
+    """A message of the library, with the command line's flags for its settings and commands for its methods.
 
     Words that may also mean something else count as settings only at the beginning.
     """
@@ -287,4 +288,5 @@ def with_flags(message: str) -> str:
     single = re.match(r"[a-z]+(?=\W)", message)
     if single and single[0] in FLAGS:
         message = FLAGS[single[0]] + message[single.end() :]
+    message = with_commands(message, FLAGS, flags_of(make_parser()))
     return re.sub(r"(?<![\w./'\"-])[a-z]+_[a-z_]+(?![\w./'\"-])", lambda m: FLAGS.get(m[0], m[0]), message)
