@@ -11,7 +11,9 @@ AMBIGUOUS = "root ::= r0\n" + "\n".join(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "continue_final_message", "now", "self"])
+@pytest.mark.parametrize(
+    "name", ["messages", "tools", "add_generation_prompt", "continue_final_message", "now", "self"]
+)
 def test_arguments_are_no_variables_of_a_template(client, name):
     for path in (CHAT, "/tokenize"):
         answer = client.post(path, messages=HI, chat_template_kwargs={name: 1})
@@ -20,7 +22,9 @@ def test_arguments_are_no_variables_of_a_template(client, name):
 
 
 def test_a_variable_that_is_given_twice(client):
-    error = client.post(CHAT, messages=HI, reasoning_effort="high", chat_template_kwargs={"reasoning_effort": "low"}).error
+    error = client.post(
+        CHAT, messages=HI, reasoning_effort="high", chat_template_kwargs={"reasoning_effort": "low"}
+    ).error
     assert error["param"] in ("reasoning_effort", "chat_template_kwargs")
     assert "in template_kwargs" not in error["message"]
 
