@@ -99,10 +99,11 @@ def _only_ends(cursor: Cursor, form: Layout) -> Generator[None, None, bool]:
 class _Bare:
     """The calls of one answer. Methods raise NotACall for what is none."""
 
-    __slots__ = ("_cursor", "_form", "_schemas", "_tools", "calls")
+    __slots__ = ("_cursor", "_form", "_longest", "_schemas", "_tools", "calls")
 
     def __init__(self, cursor: Cursor, tools: Mapping[str, Schema], form: Layout) -> None:
         self._cursor, self._tools, self._form = cursor, tools, form
+        self._longest = max(MAX_STRING, 12 * max(map(len, tools), default=0) + 2)  # a tool's name, all of it escaped
         self._schemas: dict[str, Schema] = {}  # those that were needed, as far as they can be checked
         self.calls: list[BareCall] = []
 
@@ -237,7 +238,7 @@ class _Bare:
         """A short string, decoded, and moves behind it."""
         if (yield from past_spaces(self._cursor)) != '"':
             raise NotACall
-        return _decoded((yield from self._text(MAX_STRING)))
+        return _decoded((yield from self._text(self._longest)))
 
     def _value(self) -> Generator[None, None, str]:
         """The JSON text of the next value, and moves behind it."""
@@ -273,7 +274,7 @@ class _Bare:
             while (found := _IN_STRING.search(cursor.text, at)) and found.group() == "\\":
                 at = found.end() + 1  # behind what is escaped, which may not have come yet
             if found:
-                if found.group() != '"':
+                if found.group() != '"' or (most is not None and found.start() - start > most):
                     raise NotACall
                 cursor.at = found.end()
                 return cursor.text[start : cursor.at]

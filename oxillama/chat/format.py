@@ -33,7 +33,7 @@ from oxillama.sampler_config import SchemaMode
 
 __all__ = ["ChatFormat"]
 
-MAX_SECONDS = 1.0  # of one rendering
+MAX_WORK = 1_000_000  # units of one rendering
 DEFAULT_REASONING = ReasoningFormat("<think>", "</think>")
 # Marks of reasoning that templates of these models name without showing where they stand.
 _NAMED = (("[THINK]", "[/THINK]"), ("<|inner_prefix|>", "<|inner_suffix|>"), ("<think>", "</think>"))
@@ -331,7 +331,7 @@ def is_over(marks: ReasoningFormat | None, prompt: str) -> bool:
 
 @lru_cache(maxsize=32)
 def _of_template(source: str, bos_token: str, eos_token: str) -> ChatFormat:
-    template = ChatTemplate(source, bos_token=bos_token, eos_token=eos_token, max_seconds=MAX_SECONDS)
+    template = ChatTemplate(source, bos_token=bos_token, eos_token=eos_token, max_work=MAX_WORK)
     probes = probes_of(template)
     if _is_harmony(probes):
         layout = Layout(Frame(ReasoningFormat(f"{BEGIN}analysis{MESSAGE}", END)), harmony=True)

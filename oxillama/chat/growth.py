@@ -1,7 +1,8 @@
-"""Bounds on the results of string operations that can make much out of little, computed before they run.
+"""Bounds on operations that can make much out of little, or work long on little, computed before they run.
 
 Every check takes the budget and the operation's arguments and returns the arguments to go on with (an iterable that
-had to be read is replaced by the list of its items), or raises LimitError.
+had to be read is replaced by the list of its items), or raises LimitError. What reads each of its arguments once needs
+none: it is charged for their lengths.
 """
 
 import re
@@ -11,12 +12,34 @@ from typing import Any
 
 from oxillama.chat.budget import Budget, LimitError
 
-__all__ = ["FILTER_CHECKS", "METHOD_CHECKS", "REFUSED_METHODS", "check_format"]
+__all__ = [
+    "FILTER_CHECKS",
+    "FREE_FILTERS",
+    "FREE_TESTS",
+    "METHOD_CHECKS",
+    "REFUSED_METHODS",
+    "check_format",
+    "check_method",
+]
 
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 # Methods of str, bytes and int without use in a template and with results that are hard to bound.
 REFUSED_METHODS = frozenset({"expandtabs", "from_bytes", "maketrans", "to_bytes", "translate"})
+
+# Filters and tests that don't go through their value, or charge for it as they do.
+FREE_FILTERS = frozenset({
+    "attr", "count", "d", "default", "first", "last", "length", "list", "map", "random", "reverse", "safe", "string",
+    "tojson",
+})  # fmt: skip
+FREE_TESTS = frozenset({
+    "boolean", "callable", "defined", "escaped", "false", "filter", "float", "integer", "iterable", "mapping", "none",
+    "number", "sameas", "sequence", "string", "test", "true", "undefined",
+})  # fmt: skip
+# Of the encodings of Python, those that take linear time.
+_ENCODINGS = frozenset({"ascii", "latin-1", "latin1", "utf-8", "utf8", "utf-16", "utf-32"})
+_MAX_DIGITS = 10_000  # of a number in a text
+_CHARACTER, _PIECE = 80, 64  # bytes of a string of one character, and of a short one
 
 # Flags, width and precision of a % field.
 _WIDTHS = re.compile(r"[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?")
@@ -121,19 +144,119 @@ def _sum(spent: Budget, iterable: Any, attribute: Any = None, start: Any = 0) ->
     items = list(iterable)
     # Adding up sequences copies the growing sum once for each item.
     if attribute is not None or not all(isinstance(item, (int, float)) for item in (start, *items)):
-        spent.allow(spent.size(items) * max(len(items), 1), "the filter 'sum'")
+        total = spent.size(items) * max(len(items), 1)
+        spent.allow(total, "the filter 'sum'")
+        spent.step(total >> 8)
     return (items, attribute, start), {}
+
+
+def _unchanged(check: Callable[..., None]) -> Callable[..., _Call]:
+    """A check that leaves the arguments as they are."""
+
+    def checked(spent: Budget, *args: Any, **kwargs: Any) -> _Call:
+        check(spent, *args, **kwargs)
+        return args, kwargs
+
+    return checked
+
+
+def _round(spent: Budget, value: Any = None, precision: Any = 0, *_: Any, **__: Any) -> None:
+    """Powers of ten, as large as the precision says, are computed for it."""
+    if isinstance(precision, int):
+        spent.allow_bits(4 * abs(precision))
+
+
+def _sort(spent: Budget, value: Any = None, *_: Any, **__: Any) -> None:
+    """Sorting compares each item several times."""
+    spent.step(4 * spent.cost(value))
+
+
+def _trim(spent: Budget, value: Any = None, chars: Any = None) -> None:
+    """Every character that is cut off is looked for among those given."""
+    if isinstance(value, (str, bytes)) and isinstance(chars, (str, bytes)):
+        spent.step(len(value) * len(chars) >> 12)
+
+
+def _characters(spent: Budget, value: Any = None) -> None:
+    if isinstance(value, str):
+        spent.claim(len(value) * (8 if value.isascii() else 8 + _CHARACTER), "the filter 'list'")
+
+
+def _words(spent: Budget, value: Any = None, *_: Any, **__: Any) -> None:
+    """Filters that cut a text into words by a pattern."""
+    length = len(value) if isinstance(value, str) else spent.size(value)
+    spent.step(length >> 2)
+    spent.claim(length * _PIECE // 2, "words")
+
+
+def _tags(spent: Budget, value: Any = None) -> None:
+    """Some versions of the library copy the text for each tag."""
+    text = spent.text(value)
+    spent.step(len(text) * text.count("<") >> 14)
+    _words(spent, text)
+
+
+def _escape(spent: Budget, value: Any = None) -> None:
+    if isinstance(value, str) and 6 * len(value) > spent.limit:
+        spent.allow(len(value) + 5 * sum(map(value.count, "&<>\"'")), "the filter 'escape'")
+
+
+def _urlencode(spent: Budget, value: Any = None) -> None:
+    length = spent.size(value)
+    spent.step(length >> 3)
+    spent.claim(12 * length, "the filter 'urlencode'")
+
+
+def _number(spent: Budget, value: Any = None, *_: Any, **__: Any) -> None:
+    if isinstance(value, (str, bytes)) and len(value) > _MAX_DIGITS:
+        raise LimitError(f"a number would be read from {len(value)} characters; the limit is {_MAX_DIGITS}")
+
+
+def check_method(spent: Budget, owner: Any, name: str, first: Any = None, *_: Any) -> None:
+    """Bounds the work of a method of a string, and the memory of what it makes. first: its first argument."""
+    if not isinstance(owner, (str, bytes)):
+        return
+    if name in ("rfind", "rindex", "rpartition", "rsplit") and isinstance(first, (str, bytes)):
+        spent.step(len(owner) * len(first) >> 12)  # in the worst case, which searches from the beginning don't have
+    elif name in ("lstrip", "rstrip", "strip"):
+        _trim(spent, owner, first)
+    if name in ("rsplit", "split", "splitlines"):
+        separated = isinstance(first, (str, bytes)) and isinstance(first, type(owner)) and len(first)
+        pieces = owner.count(first) + 1 if separated else len(owner) // 2 + 1
+        spent.claim(pieces * _PIECE, f"{name}()")
+    elif name in ("decode", "encode"):
+        if first is not None and str(first).lower().replace("_", "-") not in _ENCODINGS:
+            raise LimitError(f"{name}() takes one of {', '.join(sorted(_ENCODINGS))}")
+        spent.claim(4 * len(owner), f"{name}()")
 
 
 FILTER_CHECKS: Mapping[str, Callable[..., _Call]] = {
     "batch": _batch,
     "center": _width,
+    "dictsort": _unchanged(_sort),
+    "e": _unchanged(_escape),
+    "escape": _unchanged(_escape),
+    "float": _unchanged(_number),
+    "forceescape": _unchanged(_escape),
     "format": _format,
+    "groupby": _unchanged(_sort),
     "indent": _indent,
+    "int": _unchanged(_number),
     "join": _join_filter,
+    "list": _unchanged(_characters),
+    "max": _unchanged(_sort),
+    "min": _unchanged(_sort),
     "replace": _replace,
+    "round": _unchanged(_round),
     "slice": _slice,
+    "sort": _unchanged(_sort),
+    "striptags": _unchanged(_tags),
     "sum": _sum,
+    "title": _unchanged(_words),
+    "trim": _unchanged(_trim),
+    "unique": _unchanged(_sort),
+    "urlencode": _unchanged(_urlencode),
+    "wordcount": _unchanged(_words),
 }
 
 METHOD_CHECKS: Mapping[str, Callable[..., _Call]] = {

@@ -33,14 +33,16 @@ def read_harmony(
     read_call: Callable[[Callable[[CallSink], Reading], int], Reading],
     enter: Callable[[bool], None],
     read_bare: Callable[[], Generator[None, None, bool]],
+    longest_name: int = 0,
 ) -> Reading:
     """Reads a whole answer. `read_call` takes a reader of a call, and the place where the call begins; `enter` is told
     whether the message that begins is reasoning; `read_bare` reads calls without a mark, if all that follows is such.
+    longest_name: characters of the longest name of a tool.
     """
     seen: set[str] = set()
     while True:
         start = cursor.at
-        header = yield from _header(cursor)
+        header = yield from _header(cursor, MAX_HEADER + longest_name)
         if header is None:
             c = yield from past_spaces(cursor)
             if not c:
@@ -77,19 +79,19 @@ def _arguments(cursor: Cursor, name: str, sink: CallSink) -> Reading:
     yield from read_arguments(cursor, sink)
 
 
-def _header(cursor: Cursor) -> Generator[None, None, "re.Match[str] | None"]:
+def _header(cursor: Cursor, most: int) -> Generator[None, None, "re.Match[str] | None"]:
     """The header of the next message, and moves behind it; None where there is none."""
     while True:
         at = skip_spaces(cursor.text, cursor.at)
-        rest = cursor.text[at : at + MAX_HEADER]
+        rest = cursor.text[at : at + most]
         if any(rest.startswith(lead) for lead in _LEADS):
-            end = cursor.text.find(MESSAGE, at, at + MAX_HEADER)
+            end = cursor.text.find(MESSAGE, at, at + most)
             if end >= 0:
                 found = _HEADER.fullmatch(cursor.text, cursor.at, end + len(MESSAGE))
                 if found:
                     cursor.at = found.end()
                 return found
-            if len(rest) >= MAX_HEADER:
+            if len(rest) >= most:
                 return None
         elif not any(lead.startswith(rest) for lead in _LEADS):
             return None

@@ -31,7 +31,7 @@ def read_nested(cursor: Cursor, calls: CallFormat, tools: ToolEnds, sink: CallSi
         raise NotACall
     cursor.at = found[0]
     sink.open(name, "")
-    reader = _Nested(cursor, calls, tools.closers, sink, tools.schemas.get(name))
+    reader = _Nested(cursor, calls, tools, name, sink)
     scope = _Scope(tools.names(name))
     while not (yield from reader.opens()) and (key := (yield from reader.tag())) is not None:
         sink.key(key)
@@ -58,13 +58,17 @@ class _Scope:
 class _Nested:
     """The values of one call."""
 
-    __slots__ = ("_call_end", "_closers", "_next_call", "_opened", "_stops", "cursor", "mark", "root", "shape", "sink")
+    __slots__ = (
+        "_call_end", "_closers", "_next_call", "_opened", "_stops", "cursor", "mark", "most", "root", "shape", "sink",
+    )  # fmt: skip
 
-    def __init__(self, cursor: Cursor, calls: CallFormat, closers: tuple[str, ...], sink: CallSink, root: Any) -> None:
+    def __init__(self, cursor: Cursor, calls: CallFormat, tools: ToolEnds, name: str, sink: CallSink) -> None:
+        """name: of the tool that is called."""
         assert isinstance(calls.shape, NestedTags)
-        self.cursor, self.shape, self.sink, self.root = cursor, calls.shape, sink, root
+        self.cursor, self.shape, self.sink, self.root = cursor, calls.shape, sink, tools.schemas.get(name)
         self.mark = calls.shape.mark
-        self._call_end, self._closers = calls.call_end.strip(), closers
+        self.most = max(MAX_TAG, tools.longest(name) + 2)  # characters of a tag
+        self._call_end, self._closers = calls.call_end.strip(), tools.closers
         self._next_call, self._opened = value_marks(calls).next_call, value_marks(calls).opened
         self._stops = re.compile(rf"{re.escape(self.mark)}<(/?)([^<>]*)>")
 
@@ -73,7 +77,7 @@ class _Nested:
         cursor = self.cursor
         yield from past_spaces(cursor)
         while True:
-            rest = cursor.text[cursor.at : cursor.at + len(self.mark) + MAX_TAG]
+            rest = cursor.text[cursor.at : cursor.at + len(self.mark) + self.most]
             if rest.startswith(self.mark):
                 inner = rest[len(self.mark) :]
                 found = _TAG.match(inner)
@@ -82,7 +86,7 @@ class _Nested:
                         return None
                     cursor.at += len(self.mark) + found.end()
                     return found.group(1)
-                if ">" in inner or (inner and inner[:1] != "<") or inner.startswith("</") or len(inner) >= MAX_TAG:
+                if ">" in inner or (inner and inner[:1] != "<") or inner.startswith("</") or len(inner) >= self.most:
                     return None
             elif not self.mark.startswith(rest):
                 return None
@@ -117,7 +121,7 @@ class _Nested:
     def is_cut(self) -> bool:
         """Whether the text ends within a mark."""
         rest = self.cursor.rest().lstrip()
-        return len(rest) < MAX_TAG and (f"{self.mark}<".startswith(rest) or ">" not in rest[len(self.mark) :])
+        return len(rest) < self.most and (f"{self.mark}<".startswith(rest) or ">" not in rest[len(self.mark) :])
 
     def value(self, key: str, schema: Any, scope: _Scope) -> Reading:
         """The value of an open tag, and moves behind its end."""
@@ -170,7 +174,7 @@ class _Nested:
     def _held(self, start: int) -> int:
         """Up to which place the text is the value's, whatever comes."""
         text = self.cursor.text
-        at = text.rfind(f"{self.mark}<", max(start, len(text) - MAX_TAG))
+        at = text.rfind(f"{self.mark}<", max(start, len(text) - len(self.mark) - self.most - 1))
         place = at if at >= 0 and ">" not in text[at + len(self.mark) :] else held(text, start, (f"{self.mark}<",))
         return place - 1 if place > start and text[place - 1] == "\n" else place
 
@@ -208,13 +212,13 @@ class _Nested:
         cursor, at = self.cursor, self.cursor.at
         while True:
             at = skip_spaces(cursor.text, at)
-            rest = cursor.text[at : at + len(self.mark) + MAX_TAG + len(end)]
+            rest = cursor.text[at : at + len(self.mark) + self.most + len(end)]
             if rest.startswith(end):
                 return "end" if at == cursor.at else ""
             if rest.startswith(self.mark + "<") and len(rest) > len(self.mark) + 1:
                 if rest[len(self.mark) + 1] != "/":
                     name = rest[len(self.mark) + 1 :].partition(">")
-                    if name[1] or len(name[0]) >= MAX_TAG or cursor.ended:
+                    if name[1] or len(name[0]) >= self.most or cursor.ended:
                         return "" if name[0] in foreign else "tag"
                 elif not end.startswith(rest[: len(end)]):
                     return ""

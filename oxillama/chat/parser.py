@@ -97,7 +97,14 @@ class ChatParser:
             self._tools = ToolEnds(form.calls, form.closers, self._schemas)
         self.in_reasoning = False
         self._reader = (
-            read_harmony(self._cursor, self._give, self._harmony_call, self._enter, self._bare_answer)
+            read_harmony(
+                self._cursor,
+                self._give,
+                self._harmony_call,
+                self._enter,
+                self._bare_answer,
+                max(map(len, self._schemas), default=0),
+            )
             if form.harmony
             else self._answer()
         )

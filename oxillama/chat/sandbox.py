@@ -3,13 +3,13 @@
 Jinja2's sandbox keeps templates from Python's internals but not from ``'a' * 10**9`` or nested loops. Here the syntax
 tree is rewritten before it is compiled, so that loops, literals, ``~`` and output pass through filters that charge a
 :class:`~oxillama.chat.budget.Budget`; operators, calls and named filters are checked where the sandbox lets one
-hook in, before they run if their result can be much larger than their arguments.
+hook in, before they run if their result can be much larger than their arguments, or their work than their length.
 """
 
 import datetime
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, SupportsIndex, cast
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
@@ -18,24 +18,30 @@ from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
-from jinja2.runtime import Context, Undefined
+from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
-from jinja2.visitor import NodeTransformer
 
-from oxillama.chat.budget import LimitError, budget
+from oxillama.chat.budget import Budget, LimitError, budget
 from oxillama.chat.calls import read_json
-from oxillama.chat.growth import FILTER_CHECKS, METHOD_CHECKS, REFUSED_METHODS, check_format
+from oxillama.chat.charging import EACH, EMIT, JOIN, MADE, SEEN, SLICED, SPENT, Charging
+from oxillama.chat.growth import (
+    FILTER_CHECKS,
+    FREE_FILTERS,
+    FREE_TESTS,
+    METHOD_CHECKS,
+    REFUSED_METHODS,
+    check_format,
+    check_method,
+)
 
 __all__ = ["Absent", "SandboxEnvironment"]
 
 # Filters that no chat template has a use for and whose output is hard to bound.
 _REFUSED_FILTERS = ("pprint", "urlize", "wordwrap", "xmlattr")
+_READING = ("copy", "count", "index")  # methods of lists that go through all of them
 _MAX_STRFTIME = 256
 _MAX_TOKENS = 30_000
-
-# Names that no template can spell.
-_EACH, _MADE, _JOIN, _EMIT = "<each>", "<made>", "<join>", "<emit>"
 
 
 class _Generation(Extension):
@@ -91,57 +97,24 @@ class _OwnList(list[Any]):
         return super().pop(at)
 
 
-class _Charge(NodeTransformer):
-    """Sends loops, literals, concatenations and output through the charging filters."""
-
-    def _wrap(self, node: nodes.Expr, name: str) -> nodes.Filter:
-        return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        self.generic_visit(node)
-        node.iter = self._wrap(node.iter, _EACH)  # type: ignore[arg-type]
-        return node
-
-    def visit_Output(self, node: nodes.Output) -> nodes.Node:
-        self.generic_visit(node)
-        node.nodes = [
-            self._wrap(
-                nodes.Const(child.data, lineno=child.lineno) if isinstance(child, nodes.TemplateData) else child, _EMIT
-            )
-            for child in node.nodes
-        ]
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return self._wrap(nodes.Tuple(node.nodes, "load", lineno=node.lineno), _JOIN)
-
-    def _literal(self, node: Any) -> nodes.Node:
-        self.generic_visit(node)
-        if getattr(node, "ctx", "load") != "load":
-            return node  # type: ignore[no-any-return]
-        children = list(node.iter_child_nodes())
-        return node if all(isinstance(child, nodes.Const) for child in children) else self._wrap(node, _MADE)
-
-    visit_Tuple = visit_Dict = _literal
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        self.generic_visit(node)
-        return self._wrap(node, _MADE)
-
-
 @pass_context
-def _each(_: Context, values: Iterable[Any]) -> Iterator[Any]:
+def _each(_: Context, values: Iterable[Any], work: int) -> Iterator[Any]:
+    return _paced(values, work)
+
+
+def _paced(values: Iterable[Any], work: int) -> Iterator[Any]:
+    """Items, each of which takes so much work."""
     spend = budget.get().step
     for value in values:
-        spend()
+        spend(work)
         yield value
 
 
 @pass_context
 def _made(_: Context, value: Any) -> Any:
-    made = budget.get().made(value, "a literal")
-    return _OwnList(made) if isinstance(made, list) else made
+    if isinstance(value, list):
+        value = _OwnList(value)
+    return budget.get().made(value, "a literal")
 
 
 @pass_context
@@ -149,7 +122,7 @@ def _join(_: Context, parts: tuple[Any, ...]) -> str:
     spent = budget.get()
     texts = [spent.text(part) for part in parts]
     spent.allow(sum(map(len, texts)), "~")
-    return "".join(texts)
+    return cast("str", spent.made("".join(texts), "~"))
 
 
 @pass_context
@@ -160,30 +133,60 @@ def _emit(_: Context, value: Any) -> str:
     return text
 
 
+@pass_context
+def _sliced(_: Context, value: Any) -> Any:
+    spent = budget.get()
+    spent.step(1 + (len(value) >> 8 if isinstance(value, (str, bytes, list, tuple)) else 0))
+    return spent.made(value, "a slice")
+
+
+@pass_context
+def _seen(_: Context, value: Any) -> Any:
+    if not isinstance(value, Mapping):  # whose keys are found at once
+        budget.get().read(value)
+    return value
+
+
+@pass_context
+def _spent(_: Context, value: int, work: int) -> int:
+    budget.get().step(work)
+    return value
+
+
 def _charged(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A filter that is checked before and after it runs."""
-    check = FILTER_CHECKS.get(name)
+    check, free = FILTER_CHECKS.get(name), name in FREE_FILTERS
     # Jinja2 passes the context, evaluation context or environment first to functions that carry this mark.
     skip = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)
     def charged(*args: Any, **kwargs: Any) -> Any:
         spent = budget.get()
-        spent.step()
+        spent.call(len(args) + len(kwargs))
+        if not free:
+            spent.read(*args[skip:], *kwargs.values())
         if check is not None:
             rest, kwargs = check(spent, *args[skip:], **kwargs)
             args = args[:skip] + rest
-        return spent.made(function(*args, **kwargs), f"the filter {name!r}")
+        found = function(*args, **kwargs)
+        if isinstance(found, Iterator):
+            names = [one for one in (*args[skip + 1 :], *kwargs.values()) if isinstance(one, str)]
+            return _paced(found, 1 + sum(map(len, names)) // 4)
+        return spent.made(found, f"the filter {name!r}")
 
     return charged
 
 
-def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A test that looks at the clock: ``select`` and ``reject`` run one for each item."""
+def _stepped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A test that counts its work: ``select`` and ``reject`` run one for each item."""
+    free = name in FREE_TESTS
 
     @functools.wraps(function)
     def stepped(*args: Any, **kwargs: Any) -> Any:
-        budget.get().step()
+        spent = budget.get()
+        spent.call(len(args) + len(kwargs))
+        if not free:
+            spent.read(*args, *kwargs.values())
         return function(*args, **kwargs)
 
     return stepped
@@ -199,6 +202,7 @@ def _tojson(
     """JSON without HTML escapes, with the arguments that ``transformers`` gives this filter."""
     spent = budget.get()
     spent.allow(spent.size(value), "the filter 'tojson'")
+    spent.step(spent.size(value) >> 6)
     spent.allow(indent if isinstance(indent, int) else len(indent or ""), "the filter 'tojson'")
     encoder = json.JSONEncoder(
         ensure_ascii=ensure_ascii,
@@ -237,6 +241,8 @@ def _from_json(value: Any) -> Any:
     """A value from its JSON text, as templates read arguments and results with it."""
     spent = budget.get()
     text = spent.text(value)
+    spent.step(len(text) >> 3)
+    spent.claim(32 * len(text), "the filter 'from_json'")
     try:
         found = read_json(text)
     except ValueError as error:
@@ -255,13 +261,14 @@ def _raise_exception(message: object) -> NoReturn:
 def _strftime_now(format: str) -> str:
     if len(format) > _MAX_STRFTIME:
         raise LimitError(f"strftime_now() takes a format of at most {_MAX_STRFTIME} characters")
+    budget.get().step(len(format))
     return (budget.get().now or datetime.datetime.now()).strftime(format)
 
 
 class SandboxEnvironment(ImmutableSandboxedEnvironment):
     """Environment for one or more chat templates. Render inside a context where ``budget`` is set."""
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(
@@ -278,8 +285,10 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
         for name in _REFUSED_FILTERS:
             del self.filters[name]
         self.filters = {name: _charged(name, function) for name, function in self.filters.items()}
-        self.filters |= {_EACH: _each, _MADE: _made, _JOIN: _join, _EMIT: _emit}
-        self.tests = {name: _stepped(cast("Callable[..., Any]", function)) for name, function in self.tests.items()}
+        self.filters |= {EACH: _each, MADE: _made, JOIN: _join, EMIT: _emit}
+        self.filters |= {SLICED: _sliced, SEEN: _seen, SPENT: _spent}
+        tests = cast("dict[str, Callable[..., Any]]", self.tests)
+        self.tests = {name: _stepped(name, function) for name, function in tests.items()}
         self.tests["none"] = _is_none
         del self.globals["lipsum"]
         self.globals.update(namespace=_OpaqueNamespace, raise_exception=_raise_exception, strftime_now=_strftime_now)
@@ -289,12 +298,12 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
         return frozenset(find_undeclared_variables(self.parse(source)))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree: nodes.Template = _Charge().visit(super()._parse(source, name, filename))
+        tree: nodes.Template = Charging().visit(super()._parse(source, name, filename))
         return tree
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         spent = budget.get()
-        spent.step()
+        spent.step(1 + (_bits(left) + _bits(right) >> 6))
         if operator == "%" and isinstance(left, (str, bytes)):
             check_format(spent, left, right)
         elif operator == "*":
@@ -304,7 +313,9 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
                 times, sequence = (left, right) if isinstance(left, int) else (right, left)
                 spent.allow(times * (len(sequence) if isinstance(sequence, str) else spent.size(sequence)), "*")
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-            spent.allow_bits(left.bit_length() * max(right, 0))
+            bits = left.bit_length() * max(right, 0)
+            spent.allow_bits(bits)
+            spent.step(bits >> 9)
         return spent.made(super().call_binop(context, operator, left, right), operator)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -328,15 +339,37 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         spent = budget.get()
-        spent.step()
+        spent.call(len(args) + len(kwargs))
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
         if isinstance(owner, (str, bytes, int, float)) or (isinstance(owner, type) and name in REFUSED_METHODS):
-            if name in REFUSED_METHODS:
-                raise SecurityError(f"{name}() is not available in chat templates")
-            check = METHOD_CHECKS.get(name)
-            if check is not None:
-                # Jinja2 adds arguments of its own for callables that take a context, which methods do not.
-                named = {key: value for key, value in kwargs.items() if not key.startswith("_")}
-                (_, *rest), kwargs = check(spent, owner, *args, **named)
-                args = tuple(rest)
-        return spent.made(super().call(__context, __obj, *args, **kwargs), f"{name or 'a call'}()")
+            args, kwargs = __self._of_method(spent, owner, name, args, kwargs)
+        elif isinstance(owner, (list, tuple)) and name in _READING:
+            spent.read(owner, *args)
+        elif isinstance(owner, LoopContext):  # which compares what it is given, to tell whether it changed
+            spent.read(*args)
+        found = super().call(__context, __obj, *args, **kwargs)
+        if isinstance(found, Namespace):
+            spent.hold(found)
+            spent.step(len(kwargs) >> 2)
+        return spent.made(found, f"{name or 'a call'}()")
+
+    @staticmethod
+    def _of_method(
+        spent: Budget, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of a method of a string or a number, whose work and result are bounded."""
+        if name in REFUSED_METHODS:
+            raise SecurityError(f"{name}() is not available in chat templates")
+        # Jinja2 adds arguments of its own for callables that take a context, which methods do not.
+        named = {key: value for key, value in kwargs.items() if not key.startswith("_")}
+        spent.read(owner, *args, *named.values())
+        check_method(spent, owner, name, *args, *named.values())
+        check = METHOD_CHECKS.get(name)
+        if check is not None:
+            (_, *rest), kwargs = check(spent, owner, *args, **named)
+            args = tuple(rest)
+        return args, kwargs
+
+
+def _bits(value: Any) -> int:
+    return value.bit_length() if isinstance(value, int) else 0

@@ -14,8 +14,6 @@ from oxillama.chat.values import Kind, escaped, kind_of, property_of, value_json
 
 __all__ = ["read_tagged"]
 
-MAX_KEY = 512
-
 
 def read_tagged(cursor: Cursor, calls: CallFormat, call_end: str, tools: ToolEnds, sink: CallSink) -> Reading:
     """A call from its name to its last argument. Raises NotACall if its head is none, Broken if an argument is.
@@ -70,11 +68,13 @@ def _kind(shape: Tagged, holes: dict[str, str], schema: Any, key: str) -> Kind:
 
 
 def _read_key(cursor: Cursor, shape: Tagged) -> Generator[None, None, str]:
+    """The name of an argument, of any length: a bound would depend on the pieces in which the text comes."""
     mark = first_mark(shape.key_end)
-    start = cursor.at
-    while (end := cursor.text.find(mark, start)) < 0:
-        if cursor.ended or len(cursor.text) - start > MAX_KEY:
-            raise Broken("the text ends inside of it" if cursor.ended else "an argument has no key", cut=cursor.ended)
+    start = search = cursor.at
+    while (end := cursor.text.find(mark, search)) < 0:
+        if cursor.ended:
+            raise Broken("the text ends inside of it", cut=True)
+        search = max(start, len(cursor.text) - len(mark) + 1)
         yield
     cursor.at = end
     key = cursor.text[start:end].strip()

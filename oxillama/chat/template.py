@@ -35,18 +35,33 @@ _LOG = logging.getLogger("oxillama")
 _PROBING: ContextVar[bool] = ContextVar("probing", default=False)
 _MAX_SOURCE = 1 << 18
 _MAX_OUTPUT = 1 << 24
-_MAX_SECONDS = 5.0
+_MAX_WORK = 5_000_000
+_PROBE_SHARE = 16  # a rendering that only looks at the template may do so much less
 _MAX_KNOWN = 64  # sets of variables without which a template prints nothing
 
 
+@dataclass(slots=True)
+class _Pool:
+    """Units of work that are left to several renderings."""
+
+    left: int
+
+
+_POOL: ContextVar[_Pool | None] = ContextVar("pool", default=None)
+
+
 @contextmanager
-def probing() -> Iterator[None]:
-    """A block in which templates are rendered to see what they write: what they leave out is no news."""
-    token = _PROBING.set(True)
+def probing(work: int) -> Iterator[None]:
+    """A block in which templates are rendered to see what they write: what they leave out is no news.
+
+    work: units of work of all renderings together.
+    """
+    token, pool = _PROBING.set(True), _POOL.set(_Pool(work))
     try:
         yield
     finally:
         _PROBING.reset(token)
+        _POOL.reset(pool)
 
 
 class Prints(NamedTuple):
@@ -60,9 +75,9 @@ class ChatTemplate:
     """A Jinja2 chat template, compiled in a sandbox.
 
     Templates come with models and may be hostile. One can't reach Python's internals or change its arguments, and is
-    stopped when it writes more than ``max_output`` characters, builds a value larger than that, or runs longer than
-    ``max_seconds``. The time is looked at between operations on values of at most ``max_output`` characters, so it
-    may be exceeded by one such operation.
+    stopped when it writes more than ``max_output`` characters, builds a value larger than that, holds eight times as
+    many bytes, or does more than ``max_work`` units of work. Work is counted, not timed, so that the same conversation
+    is stopped at the same place wherever it is rendered; a unit takes about a microsecond.
 
     Args:
         source: the template.
@@ -79,7 +94,7 @@ class ChatTemplate:
         bos_token: str = "",
         eos_token: str = "",
         max_output: int = _MAX_OUTPUT,
-        max_seconds: float = _MAX_SECONDS,
+        max_work: int = _MAX_WORK,
     ) -> None:
         if not isinstance(source, str):
             raise ChatTemplateError(f"a chat template must be a str, not {type(source).__name__}")
@@ -89,12 +104,12 @@ class ChatTemplate:
         self.bos_token = bos_token
         self.eos_token = eos_token
         self._max_output = max_output
-        self._max_seconds = max_seconds
+        self._max_work = max_work
         self._compiled = _compile(source)
 
     def __reduce__(self) -> tuple[Any, ...]:
         names = ("source", "bos_token", "eos_token")
-        limits = {"max_output": self._max_output, "max_seconds": self._max_seconds}
+        limits = {"max_output": self._max_output, "max_work": self._max_work}
         return with_fields, (type(self), {name: getattr(self, name) for name in names} | limits)
 
     def __copy__(self) -> "ChatTemplate":
@@ -156,7 +171,7 @@ class ChatTemplate:
         if reasoning_effort is not None:
             variables |= effort_variable(reasoning_effort, self.variables)
         with self._spending(now) as spent:
-            spent.size([variables, given, described])  # refuses values that contain themselves, and remembers sizes
+            spent.give([variables, given, described])  # refuses values that contain themselves, and remembers sizes
             rendering = _Rendering(self, described or None, variables)
             return rendering.prompt(given, ends_open) if field is None else rendering.continued(given, field)
 
@@ -208,15 +223,19 @@ class ChatTemplate:
         """A block in which the template may run. Raises ChatTemplateError for what the template raises there."""
         from oxillama.chat.budget import Budget, budget
 
-        token = budget.set(Budget(self._max_output, self._max_seconds, now))
+        pool = _POOL.get()
+        spent = Budget(self._max_output, self._max_work if pool is None else min(self._max_work, pool.left), now)
+        token = budget.set(spent)
         try:
-            yield budget.get()
+            yield spent
         except (ChatTemplateError, ConfigError):
             raise
         except Exception as error:
             raise ChatTemplateError(f"the chat template failed: {_reason(error)}") from None
         finally:
             budget.reset(token)
+            if pool is not None:
+                pool.left -= spent.work - max(spent.left, 0)
 
     def _output(self, variables: Mapping[str, Any]) -> str:
         from oxillama.chat.budget import budget
@@ -243,8 +262,14 @@ class ChatTemplate:
         /,
     ) -> str:
         """The output for messages with these variables; "" where the template raises something."""
+        from oxillama.chat.budget import Budget, budget
+
         given: dict[str, Any] = {"messages": list(messages), "add_generation_prompt": ends_open}
-        return _tried(lambda: self._output({**given, **({"tools": list(tools)} if tools else {}), **extra}))
+        token = budget.set(Budget(self._max_output, self._max_work // _PROBE_SHARE, budget.get().now))
+        try:  # with a budget of its own: what was found is kept, and later renderings don't pay for it
+            return _tried(lambda: self._output({**given, **({"tools": list(tools)} if tools else {}), **extra}))
+        finally:
+            budget.reset(token)
 
     def __repr__(self) -> str:
         return f"<ChatTemplate of {len(self.source)} characters>"
@@ -321,7 +346,7 @@ class _Rendering:
         found, self._wrong = in_form(messages, self._able)
         if any("tool_calls" in message for message in found):
             self._warn_without("calls", "those of earlier answers are left out of the prompt")
-        budget.get().size(found)
+        budget.get().give(found)
         return self._template._output({"messages": found, "add_generation_prompt": ends_open, **self._variables})
 
 

@@ -1,10 +1,9 @@
 """Marks that a chat template tells without writing them: those that it cuts answers at, and calls that it describes."""
 
 import re
-import time
 from itertools import islice
 
-from oxillama.chat.probe import CONTENT, MAX_SECONDS, REASON, TOOLS, USER
+from oxillama.chat.probe import CONTENT, MAX_WORK, REASON, TOOLS, USER
 from oxillama.chat.shapes import CallFormat, JsonCall, KeyKind, ReasoningFormat
 from oxillama.chat.template import ChatTemplate, probing
 from oxillama.errors import ChatTemplateError, ConfigError
@@ -30,7 +29,7 @@ _CALL = re.compile(
 def _rendered(template: ChatTemplate, messages: list[dict[str, str]], tools: bool) -> str:
     """A rendering; "" if the template refuses."""
     try:
-        with probing():
+        with probing(MAX_WORK // MOST_MARKS):
             return template.render(messages, tools=TOOLS if tools else None, add_generation_prompt=False)
     except (ConfigError, ChatTemplateError, TypeError):
         return ""
@@ -38,7 +37,6 @@ def _rendered(template: ChatTemplate, messages: list[dict[str, str]], tools: boo
 
 def cut_reasoning(template: ChatTemplate) -> ReasoningFormat | None:
     """Marks of reasoning, if the template leaves out what stands before their end in answers of the history."""
-    until = time.monotonic() + MAX_SECONDS
     ends = dict.fromkeys(_END.findall(template.source))
     question = {"role": "user", "content": USER}
     for end in islice(ends, MOST_MARKS):
@@ -48,8 +46,6 @@ def cut_reasoning(template: ChatTemplate) -> ReasoningFormat | None:
         text = _rendered(template, [question, answer, question, last, question], False)
         if CONTENT in text and REASON not in text:
             return ReasoningFormat(begin, end)
-        if time.monotonic() > until:
-            return None
     return None
 
 

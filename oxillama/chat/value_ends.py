@@ -10,7 +10,7 @@ from oxillama.chat.json_scan import JsonError, JsonScanner
 from oxillama.chat.openings import parts_of
 from oxillama.chat.patterns import Cursor, first_mark, skip_spaces
 from oxillama.chat.shapes import CallFormat, Tagged
-from oxillama.chat.value_marks import argument_names, value_marks
+from oxillama.chat.value_marks import argument_names, longest_key, value_marks
 
 __all__ = ["ToolEnds", "ValueEnds", "end_of_closed", "find_any", "held", "past_any", "scan_json", "spaces_from"]
 
@@ -109,12 +109,13 @@ class ToolEnds:
     closers: marks that may be left over behind a call. schemas: of the tools' arguments.
     """
 
-    __slots__ = ("_calls", "_known", "_names", "closers", "schemas")
+    __slots__ = ("_calls", "_known", "_longest", "_names", "closers", "schemas")
 
     def __init__(self, calls: CallFormat, closers: tuple[str, ...], schemas: Mapping[str, Any]) -> None:
         self._calls, self.closers, self.schemas = calls, closers, schemas
         self._known: dict[tuple[str, str], ValueEnds] = {}
         self._names: dict[str, frozenset[str]] = {}
+        self._longest: dict[str, int] = {}
 
     def of(self, name: str, call_end: str) -> "ValueEnds":
         """The ends of one tool's values. call_end: the marks that must end the call."""
@@ -130,6 +131,12 @@ class ToolEnds:
         if name not in self._names:
             self._names[name] = frozenset(argument_names(self.schemas[name]))
         return self._names[name]
+
+    def longest(self, name: str) -> int:
+        """The length of the longest key in one tool's schema."""
+        if name not in self._longest:
+            self._longest[name] = longest_key(self.schemas.get(name))
+        return self._longest[name]
 
 
 class ValueEnds:

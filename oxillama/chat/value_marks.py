@@ -4,6 +4,7 @@ They stand at the beginning of a line or of the value, or anywhere where a templ
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -69,6 +70,23 @@ def as_pattern(text: str) -> str:
 def argument_names(schema: Any) -> list[str]:
     """The names of a tool's arguments."""
     return [name for name, _, _ in schema_properties(schema, schema)]
+
+
+def longest_key(schema: Any) -> int:
+    """The length of the longest key anywhere in a schema, the names of inner arguments among them."""
+    longest, inner, seen = 0, [schema], set[int]()
+    while inner:
+        one = inner.pop()
+        if id(one) in seen:
+            continue
+        if isinstance(one, Mapping | list | tuple):
+            seen.add(id(one))
+        if isinstance(one, Mapping):
+            longest = max(longest, *(len(key) for key in one if isinstance(key, str)), 0)
+            inner += one.values()
+        elif isinstance(one, list | tuple):
+            inner += one
+    return longest
 
 
 def cdata_ends(calls: CallFormat) -> tuple[tuple[str, str], ...]:

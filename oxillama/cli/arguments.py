@@ -19,6 +19,7 @@ from oxillama.cli.flags import draft_settings, flag_of, sampling_settings, text_
 from oxillama.cli.options import add_engine_options, add_model_option, add_text_options
 from oxillama.cli.serve import add_server_options
 from oxillama.cli.values import OFFLOAD_FLAGS, add_offload
+from oxillama.cli.wording import flags_of, with_commands
 
 __all__ = ["make_parser", "parse", "with_flags"]
 
@@ -81,14 +82,15 @@ class Parser(argparse.ArgumentParser):
         self._fill = fill
 
     def parse_known_args(self, *given: Any, **options: Any) -> Any:
-        self._filled()
+        self.fill_in()
         return super().parse_known_args(*given, **options)
 
     def format_help(self) -> str:
-        self._filled()
+        self.fill_in()
         return super().format_help()
 
-    def _filled(self) -> None:
+    def fill_in(self) -> None:
+        """Adds the options that are added late, the first time."""
         fill, self._fill = self._fill, None
         if fill is not None:
             fill(self)
@@ -97,8 +99,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"oxillama: error: {message}; see `{self.prog} --help`\n")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Each command sets `command`, a function (arguments) -> exit status."""
+def make_parser(*, whole: bool = False) -> argparse.ArgumentParser:
+    """Each command sets `command`, a function (arguments) -> exit status. whole: every command has all its options."""
     parser = Parser("oxillama", description="Run language models in GGUF files on the CPU.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"oxillama {oxillama.__version__}")
     parser.add_argument("--debug", action="store_true", help="show a traceback for errors")
@@ -110,6 +112,8 @@ def make_parser() -> argparse.ArgumentParser:
         # Given before or after the command; the default is the parser's above.
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         command.set_defaults(command=_lazy(module, name.replace("-", "_")), parser=command)
+        if whole:
+            command.fill_in()
         return command
 
     add("run", "text", "Continue a prompt.", _add_run_options)
@@ -298,7 +302,7 @@ def _lazy(module: str, function: str) -> Callable[[argparse.Namespace], int]:
 
 
 def with_flags(message: str) -> str:
-    """A message of the library, with the command line's flags for its settings.
+    """A message of the library, with the command line's flags for its settings and commands for its methods.
 
     Words that may also mean something else count as settings only at the beginning.
     """
@@ -309,4 +313,5 @@ def with_flags(message: str) -> str:
     single = re.match(r"[a-z]+(?=\W)", message)
     if single and single[0] in known:
         message = known[single[0]] + message[single.end() :]
+    message = with_commands(message, known, flags_of(make_parser(whole=True)))
     return re.sub(r"(?<![\w./'\"-])[a-z]+_[a-z_]+(?![\w./'\"-])", lambda m: known.get(m[0], m[0]), message)

@@ -233,7 +233,7 @@ class AsyncEngine:
 
     @takes(PromptOptions, chat_prompt)
     async def chat_tokens(self, messages: Messages, **options: Unpack[PromptOptions]) -> list[int]:
-        """The prompt that `chat` makes of messages, as token ids."""
+        """Token ids of the prompt that `chat` makes of messages."""
         return await in_thread(self.engine.chat_tokens, messages, **options)
 
     async def infill_tokens(self, prefix: str, suffix: str, *, suffix_first: bool = False) -> list[int]:

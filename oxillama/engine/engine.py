@@ -181,7 +181,7 @@ class Engine:
 
     @takes(PromptOptions, chat_prompt)
     def chat_tokens(self, messages: Messages, **options: Unpack[PromptOptions]) -> list[int]:
-        """The prompt that `chat` makes of messages, as token ids."""
+        """Token ids of the prompt that `chat` makes of messages."""
         return chat_ids(self.tokenizer, messages, options)
 
     @overload

@@ -15,7 +15,7 @@ from oxillama.core.batch import Batch
 from oxillama.core.beam_rounds import BeamRounds
 from oxillama.core.conversation import Conversation
 from oxillama.core.draft_options import NAMED, Acceptance, DraftOptions
-from oxillama.core.options import Prompt
+from oxillama.core.options import Prompt, PromptOptions
 from oxillama.core.prompts import Messages
 from oxillama.core.session import Session
 from oxillama.core.text_stream import Chunks
@@ -134,6 +134,10 @@ class SpeculativeEngine:
     def chat(self, messages: Messages, **options: Any) -> Any:
         """Answers messages as `Engine.chat` does."""
         return self.engine.chat(messages, **self._with(options))
+
+    def chat_tokens(self, messages: Messages, **options: Unpack[PromptOptions]) -> list[int]:
+        """Token ids of the prompt that `chat` makes of messages, as `Engine.chat_tokens` gives them."""
+        return self.engine.chat_tokens(messages, **options)
 
     def infill(self, prefix: str, suffix: str, **options: Any) -> Any:
         """The text between two others, as `Engine.infill` gives it."""

@@ -87,7 +87,8 @@ def quantize_file(
         tensor_types: formats by regular expressions, searched in tensor names; the first match counts.
         pure: the same format for all matrices, instead of more bits for those that need them.
         keep_output: leave the output matrix (of a model without one of its own: the embedding) as it is.
-        allow_requantize: also convert tensors that are quantised already, which adds their error to the new one.
+        allow_requantize: also convert tensors that are quantised already, which adds their error to the new one. Not
+            needed for ``"F32"``, which holds the values of every format as they are.
         dry_run: only return the summary.
         progress: True shows a bar on stderr; a function is called with (converted bytes of the source, all bytes).
 
@@ -111,7 +112,8 @@ def quantize_file(
 
 
 def _check_sources(plans: list[TensorPlan], allow_requantize: bool) -> None:
-    again = [p for p in plans if p.before != p.after and format_by_name(p.before).block_values > 1]
+    """Raises QuantError for tensors that would lose more than they have lost already, if that isn't allowed."""
+    again = [p for p in plans if p.after not in (p.before, "F32") and format_by_name(p.before).block_values > 1]
     if again and not allow_requantize:
         others = {0: "", 1: ", as is another that would change"}
         raise QuantError(

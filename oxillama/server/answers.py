@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import Any
 
 from oxillama.chat.calls import BrokenToolCall
@@ -20,7 +18,6 @@ __all__ = [
     "Choice",
     "Delta",
     "DeltaReader",
-    "content_tokens",
     "logprob_of",
     "logprobs_of",
     "number",
@@ -78,20 +75,6 @@ class DeltaReader:
             return [piece]
         text = reader.read(piece.arguments)
         return [replace(piece, arguments=text)] if text or piece.name is not None else []
-
-
-def content_tokens(chunk: Chunk, token_bytes: Callable[[int], bytes], begun: bool) -> slice:
-    """Which tokens of a chunk its text is made of, without marks of reasoning before it and of calls after it.
-
-    begun: whether there was text before. All, where the text isn't found in that of its tokens.
-    """
-    pieces, text = [token_bytes(token) for token in chunk.token_ids], chunk.text.encode()
-    written = b"".join(pieces)
-    start = written.find(text) if begun else written.rfind(text)
-    if start < 0:
-        return slice(0, len(pieces))
-    ends = list(accumulate(map(len, pieces)))
-    return slice(bisect_right(ends, start), bisect_left(ends, start + len(text)) + 1)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from oxillama.config import SamplingOptions
 from oxillama.core.async_requests import Call, CoroutineBell
@@ -96,10 +96,16 @@ class Run:
     async def next(self) -> list[tuple[int, Chunk]]:
         """What steps of the model gave since the last call: (index of the choice, chunk) of each; none after the last.
 
-        Raises ApiError when its time is over.
+        Raises ApiError when its time is over, and for a request that can't be gone on with.
         """
         assert self._call is not None
-        if (found := await self._call.next()) is None:
+        try:
+            found = await self._call.next()
+        except Exception as error:
+            if (told := request_error(error, self.ask)) is None:
+                raise
+            return renamed(lambda: _raise(told), self.ask.names)
+        if found is None:
             return []
         came, waiting = [found], self.outbox.items
         while waiting and self.outbox.error is None:
@@ -148,16 +154,30 @@ def _made(ask: Ask) -> Run:
             given["max_tokens"] = most
         options = read_options("stream", given, ask.chain or model.chain)
         return Run(ask, prompts, echoes, options)
-    except GrammarError as error:
-        raise grammar_error(error, ask) from None
     except Exception as error:
-        found = api_error(error, context.factory.room)
+        found = request_error(error, ask, context.factory.room)
         if found is None or found is error:
             raise
-        if ask.constraint and found.param in ask.options and found.param in _FORMS.values():
-            found.message = found.message.replace(found.param, ask.constraint)
-            found.param = ask.constraint
         raise found from None
+
+
+def request_error(error: Exception, ask: Ask, room: int = 0) -> ApiError | None:
+    """What an error of the engine says of a request, with the field that it is about; None if it says nothing."""
+    if isinstance(error, GrammarError):
+        return grammar_error(error, ask)
+    found = api_error(error, room)
+    if found is None or found.status != 400:
+        return found
+    if ask.constraint and found.param in ask.options and found.param in _FORMS.values():
+        found.message = found.message.replace(found.param, ask.constraint)
+        found.param = ask.constraint
+    if found.param is None:
+        found.param = ask.constraint or ("prompt" if ask.messages is None else "messages")
+    return found
+
+
+def _raise(error: ApiError) -> NoReturn:
+    raise error
 
 
 def _bounded(ask: Ask, prompts: list[list[int]]) -> dict[str, Any]:

@@ -137,6 +137,9 @@ _PLACE = re.compile(r"[a-z][a-z_0-9]*(?:\[[^\]]*\]|\.[a-z_]+)*(?= (?:must|has|is
 
 # What the library's caller would do, and what those of a server can.
 _REASONING_REMEDY = ("give reasoning=ReasoningFormat(begin, end) too", "start the server with --reasoning-format")
+# Keywords of the library whose fields have other names.
+_FIELDS = {"include_stop": "include_stop_str_in_output", "template_kwargs": "chat_template_kwargs"}
+_KEYWORDS = re.compile(rf"\b(?:{'|'.join(_FIELDS)})\b")
 # Fields that leave no token where they contradict each other, or a grammar.
 _NO_TOKEN = re.compile(r"no token is left to choose from: (?!all \d+ logits)")  # which a damaged model has
 _MASKS = ("min_tokens", "allowed_token_ids", "bad_words", "logit_bias", "banned_tokens")
@@ -170,7 +173,7 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
         case LoraError():
             return bad_value("lora", str(error))
         case ConfigError() | TokenizerError():
-            text = str(error).replace(*_REASONING_REMEDY)
+            text = _KEYWORDS.sub(lambda found: _FIELDS[found[0]], str(error).replace(*_REASONING_REMEDY))
             return ApiError(400, "invalid_value", text, place_in(text))
         case GenerateError() if _NO_TOKEN.match(str(error)):
             mask = next((name for name in _MASKS if name in str(error)), None)

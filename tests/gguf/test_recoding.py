@@ -82,6 +82,20 @@ def test_quantised_files_are_not_converted_by_accident(out, tmp_path):
     assert "Q4_0" in formats(again).values()
 
 
+@pytest.mark.parametrize("type", ["Q8_0", "Q4_K_M", "Q4_0", "F16", "BF16"])
+def test_float32_of_anything_loses_nothing_and_asks_nothing(out, tmp_path, type):
+    whole, again = tmp_path / "whole.gguf", tmp_path / "again.gguf"
+    gguf.quantize_file(LLAMA, out, type)
+    gguf.quantize_file(out, whole, "F32")
+    assert set(formats(whole).values()) == {"F32"}
+    with gguf.open(out) as before, gguf.open(whole) as after:
+        for name, tensor in before.tensors.items():
+            assert np.array_equal(tensor.dequantize(), after.tensors[name].dequantize())
+    if type.startswith("Q"):
+        with pytest.raises(QuantError, match="accept the loss"):
+            gguf.quantize_file(out, again, "F16")  # rounds what was rounded once
+
+
 def test_a_dry_run_writes_nothing_and_tells_the_same(out):
     planned = gguf.quantize_file(LLAMA, out, "Q4_K_M", dry_run=True)
     assert not out.exists()

@@ -5,7 +5,7 @@ import pytest
 from oxillama.chat.calls import BrokenToolCall, ToolCall
 from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk
-from oxillama.server.answers import Choice, DeltaReader, content_tokens
+from oxillama.server.answers import Choice, DeltaReader
 from oxillama.server.reading import Reading
 from oxillama.server.turns import Offered, of_items
 
@@ -44,23 +44,6 @@ def test_a_call_that_is_left_out_cuts_no_other():
     assert not choice.add(Chunk("", tool_call_deltas=pieces, tool_calls=[cut])).cut
     choice = Choice(0)
     assert choice.add(Chunk("", tool_call_deltas=pieces, tool_calls=[cut])).cut
-
-
-TOKENS = [b"m</", b"think>", b"\n\n", b"Hel", b"lo", b"\n<ca", b"ll>"]
-
-
-@pytest.mark.parametrize(("ids", "text", "begun", "own"), [
-    (range(4), "Hel", False, [3]),
-    (range(7), "Hello", False, [3, 4]),
-    (range(7), "Hello\n", False, [3, 4, 5]),
-    (range(3, 7), "H", True, [3]),
-    (range(1, 3), "k", True, [1]),
-    (range(5), "other", False, [0, 1, 2, 3, 4]),
-    ([], "", False, []),
-])  # fmt: skip
-def test_tokens_of_a_text_are_found_among_marks(ids, text, begun, own):
-    chunk = Chunk(text, list(ids))
-    assert chunk.token_ids[content_tokens(chunk, TOKENS.__getitem__, begun)] == own
 
 
 def test_only_a_request_has_reasons_to_stop():

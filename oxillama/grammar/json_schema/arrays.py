@@ -147,8 +147,9 @@ def _containing(texts: JsonText, plan: _Plan, value: Value) -> int:
         size *= cap + 2
     if size << len(wanted) > MAX_EDGES:
         raise refusal(
-            wanted[0].literal.path, "contains", "it has too many states together with the limits of the array"
-        )
+            wanted[0].literal.path, "contains",
+            "it has too many states together with the limits of the array: make the limits smaller",
+        )  # fmt: skip
     start = (0, (0,) * len(wanted))
     known, todo = {start: 0}, [start]
     edges, finals = [], []
@@ -199,8 +200,10 @@ def _unique(texts: JsonText, plan: _Plan, values: Values) -> int:
     found = None if plan.prefix or plan.wanted else values(plan.rest)
     if found is None or len(found) > MAX_UNIQUE:
         raise refusal(
-            plan.unique.path, "uniqueItems", f"items can be compared only if they have at most {MAX_UNIQUE} values"
-        )
+            plan.unique.path, "uniqueItems",
+            f"items can be compared only if they have at most {MAX_UNIQUE} values: give `items` an enum, or leave "
+            "it out",
+        )  # fmt: skip
     edges, finals = [], []
     for seen in range(1 << len(found)):
         count = seen.bit_count()

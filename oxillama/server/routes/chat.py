@@ -10,7 +10,7 @@ from typing import Any
 
 from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk
-from oxillama.server.answers import Called, Choice, Delta, content_tokens, logprobs_of, prompt_logprobs_of, usage_of
+from oxillama.server.answers import Called, Choice, Delta, logprobs_of, prompt_logprobs_of, usage_of
 from oxillama.server.asks import Ask, Run, engine_options, limited
 from oxillama.server.custom import custom_names
 from oxillama.server.errors import ApiError, bad_value
@@ -19,6 +19,7 @@ from oxillama.server.fields import CHAT, SERVING
 from oxillama.server.generating import answered, choices_of
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import conversation, requires_calls
+from oxillama.server.shown_tokens import AnswerTokens, Token
 from oxillama.server.sse import DONE, SSE, Event, as_json
 from oxillama.server.turns import Translated, moved_tools, renamed
 
@@ -122,7 +123,9 @@ class ChatDialect:
         self.shows_ids = values.get("return_token_ids", False)
         self.shows_logprobs = bool(values.get("logprobs"))
         self.shows_reasoning = values.get("include_reasoning", True)
-        self._hidden = [0] * len(self.choices)  # tokens of each that are reasoning's
+        token_bytes = run.tokenizer.token_bytes
+        self._tokens = [AnswerTokens(token_bytes, whole=self.shows_reasoning) for _ in self.choices]
+        self._told: list[list[Token]] = [[] for _ in self.choices]  # those of whole answers
         self._begun = ""  # JSON of an event of a stream, up to its choices
         self.head = {
             "id": new_id("chatcmpl-"),
@@ -134,20 +137,14 @@ class ChatDialect:
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
-        self._shown(self.choices[index], chunk)
+        self._told[index] += self._shown(self.choices[index], chunk)
         self.choices[index].add(chunk)
 
-    def _shown(self, choice: Choice, chunk: Chunk) -> slice:
-        """Which tokens of a chunk are shown: those of reasoning with the reasoning alone, which comes first."""
-        if self.shows_reasoning or choice.texts or choice.calls:
-            return slice(None)
-        n = len(chunk.token_ids)
-        if chunk.text:
-            first = content_tokens(chunk, self.run.tokenizer.token_bytes, False).start
-        else:
-            first = n if chunk.reasoning and not chunk.tool_call_deltas else 0
-        self._hidden[choice.index] += first
-        return slice(first, n)
+    def _shown(self, choice: Choice, chunk: Chunk) -> list[Token]:
+        """Tokens that are shown with a chunk; without reasoning, those behind it."""
+        if not (self.shows_logprobs or self.shows_ids):
+            return []
+        return self._tokens[choice.index].read(chunk)
 
     # ---- a stream
 
@@ -160,7 +157,7 @@ class ChatDialect:
         choice = self.choices[index]
         shown = self._shown(choice, chunk)
         deltas = self._deltas(choice, choice.add(chunk))
-        said = self._tokens(chunk, shown)
+        said = self._said_of(shown)
         if said and not deltas:
             deltas = ["{}"]
         events = [self._event(choice, delta) for delta in deltas[:-1]]
@@ -191,15 +188,17 @@ class ChatDialect:
             deltas.append(as_json({"tool_calls": [said]}))
         return deltas
 
-    def _tokens(self, chunk: Chunk, shown: slice) -> dict[str, Any]:
-        """What is said of the tokens of a chunk, if it is to be: the last fields of a choice."""
-        if not (self.shows_logprobs or self.shows_ids) or not chunk.token_ids[shown]:
+    def _said_of(self, tokens: list[Token]) -> dict[str, Any]:
+        """The last fields of a choice that tell of these tokens."""
+        if not tokens:
             return {}
-        logprobs = None
-        if self.shows_logprobs:
-            logprobs = {"content": logprobs_of((chunk.logprobs or [])[shown]), "refusal": None}
-        said = {"logprobs": logprobs, "finish_reason": None}
-        return said | ({"token_ids": chunk.token_ids[shown]} if self.shows_ids else {})
+        said = {"logprobs": self._logprobs(tokens), "finish_reason": None}
+        return said | ({"token_ids": [token for token, _ in tokens]} if self.shows_ids else {})
+
+    def _logprobs(self, tokens: list[Token]) -> dict[str, Any] | None:
+        if not self.shows_logprobs:
+            return None
+        return {"content": logprobs_of([one for _, one in tokens if one is not None]), "refusal": None}
 
     def _event(self, choice: Choice, delta: str, said: dict[str, Any] | None = None, **more: Any) -> Event:
         """An event of one choice. delta: its JSON. said, more: the last fields of the choice, and of the event."""
@@ -231,12 +230,10 @@ class ChatDialect:
         if choice.calls:
             message["content"] = choice.text or None
             message["tool_calls"] = list(map(whole_call, choice.calls))
-        logprobs, hidden = None, self._hidden[choice.index]
-        if self.shows_logprobs:
-            logprobs = {"content": logprobs_of(choice.logprobs[hidden:]), "refusal": None}
-        said = {"index": choice.index, "message": message, "logprobs": logprobs}
+        tokens = self._told[choice.index]
+        said = {"index": choice.index, "message": message, "logprobs": self._logprobs(tokens)}
         said |= {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
-        return said | ({"token_ids": choice.token_ids[hidden:]} if self.shows_ids else {})
+        return said | ({"token_ids": [token for token, _ in tokens]} if self.shows_ids else {})
 
 
 def whole_call(call: Called) -> dict[str, Any]:

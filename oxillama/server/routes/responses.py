@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxillama.core.results import Chunk
-from oxillama.server.answers import Choice, content_tokens, logprob_of, usage_of
+from oxillama.server.answers import Choice, Delta, logprob_of, usage_of
 from oxillama.server.asks import Ask, Run
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
@@ -18,6 +18,7 @@ from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import prompt_of
 from oxillama.server.reading import Reading
 from oxillama.server.routes.chat import read_translated
+from oxillama.server.shown_tokens import ContentTokens
 from oxillama.server.sse import Event, ServerSentEvents
 from oxillama.server.turns import (
     Offered,
@@ -127,6 +128,7 @@ class ResponseDialect:
         most_calls = 1 if values.get("parallel_tool_calls") is False else None
         self._offered = Offered(values.get("tools", []))
         self.choices: list[Choice] = choices_of(run, most_calls, self._offered.custom)
+        self._tokens = ContentTokens(run.tokenizer.token_bytes)
         self.id, self.created = new_id("resp_"), int(time.time())
         self.output: list[dict[str, Any]] = []
         self._is_open = False
@@ -139,17 +141,15 @@ class ResponseDialect:
         return [self._event(f"response.{name}", response=body) for name in ("created", "in_progress")]
 
     def step(self, index: int, chunk: Chunk) -> list[Event]:
-        begun = bool(self.choices[index].texts)
         delta = self.choices[index].add(chunk)
+        logprobs = self._logprobs(chunk, delta)
         events: list[Event] = []
         if delta.reasoning:
             item, opened = self._item("reasoning")
             events += opened
             item["content"][0]["text"] += delta.reasoning
             events.append(self._part_event("response.reasoning_text.delta", delta=delta.reasoning))
-        if delta.text:
-            own = content_tokens(chunk, self.run.tokenizer.token_bytes, begun)
-            logprobs = [logprob_of(one) for one in (chunk.logprobs or [])[own]]
+        if delta.text or logprobs:
             item, opened = self._item("message")
             events += opened
             item["content"][0]["text"] += delta.text
@@ -171,6 +171,12 @@ class ResponseDialect:
         if delta.cut:
             events += self._close("incomplete")
         return events
+
+    def _logprobs(self, chunk: Chunk, delta: Delta) -> list[dict[str, Any]]:
+        """Log-probabilities of the content's tokens, where they are asked for."""
+        if chunk.logprobs is None:
+            return []
+        return [logprob_of(one) for _, one in self._tokens.read(chunk, delta) if one is not None]
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
