@@ -79,11 +79,12 @@ def call_id(number: int) -> str:
     return f"call{number % 100_000:05d}"
 
 
-def read_json(text: str, *, halves: bool = False) -> Any:
+def read_json(text: str, *, halves: bool = False, any_number: bool = False) -> Any:
     """JSON as Python values. Raises ValueError for ambiguous or invalid text: keys that come twice, numbers that no
-    float can hold, halves of surrogate pairs (which `halves` lets through), too deep nesting."""
+    float can hold (which `any_number` lets through), halves of surrogate pairs (`halves`), too deep nesting."""
+    numbers: dict[str, Any] = {} if any_number else {"parse_float": _float, "parse_constant": _constant}
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
+        value = json.loads(text, object_pairs_hook=_object, **numbers)
     except RecursionError:
         raise ValueError("it nests too deeply") from None
     if not halves and "\\u" in text and has_halves(value):

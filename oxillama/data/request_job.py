@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -17,11 +18,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oxillama.data.files import SameFile, numbered_lines, read_object
 from oxillama.data.identity import identity_of
 from oxillama.data.journal import Journal, digest_of, json_bytes
+from oxillama.data.key_table import KeyTable
 from oxillama.data.progress import Progress, Rows
+from oxillama.data.same_file import SameFile
 from oxillama.data.table_job import Report, check_paths, journal_of
+from oxillama.data.text_tables import numbered_lines, read_object
 from oxillama.errors import ConfigError
 from oxillama.gguf.output import atomic_file
 
@@ -39,8 +42,9 @@ NO_LIMIT = 1e9  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A line of input. digest: of what it asks for."""
+    """A line of input, and its number. digest: of what it asks for."""
 
+    number: int
     id: str
     url: str
     body: bytes
@@ -49,8 +53,8 @@ class Request:
 
 
 def is_request_file(path: str) -> bool:
-    """Whether the first line of a file that isn't blank is a request. Raises OSError."""
-    with open(path, "rb") as file, suppress(ValueError, RecursionError):
+    """Whether the first line of a file that isn't blank is a request. Raises OSError, ConfigError for no file."""
+    with SameFile(path).opened() as file, suppress(ValueError, RecursionError):
         lines = iter(lambda: file.readline(1 << 24), b"")
         first = json.loads(next((line for _, line in numbered_lines(lines) if line.strip()), b""))
         return isinstance(first, dict) and {"custom_id", "url", "body"} <= first.keys()
@@ -59,19 +63,26 @@ def is_request_file(path: str) -> bool:
 
 def read_requests(source: SameFile) -> Iterator[Request]:
     """The requests of a file. Raises ConfigError, which names the line, for one that is no request; OSError."""
-    seen: set[str] = set()
-    path = source.path
     with source.opened() as file:
         for number, line in numbered_lines(file):
             if line.strip():
-                request = _read(f"{path}: line {number}", line)
-                if request.id in seen:
-                    raise ConfigError(f"{path}: line {number}: custom_id {request.id!r:.80} is there twice")
-                seen.add(request.id)
-                yield request
+                yield _read(f"{source.path}: line {number}", number, line)
 
 
-def _read(place: str, line: bytes) -> Request:
+def count_requests(source: SameFile, folder: str) -> int:
+    """How many requests a file has. folder: for a file that remembers their names meanwhile.
+
+    Raises ConfigError, which names the line, for one that is no request, or has the name of another; OSError.
+    """
+    with KeyTable(folder, 0) as names:
+        for request in read_requests(source):
+            if names.put(request.id.encode("utf-8", "surrogatepass")) is not None:
+                place = f"{source.path}: line {request.number}"
+                raise ConfigError(f"{place}: custom_id {request.id!r:.80} is there twice")
+        return len(names)
+
+
+def _read(place: str, number: int, line: bytes) -> Request:
     found = read_object(place, line)
     for name, kind in FIELDS.items():
         if not isinstance(found.get(name), kind):
@@ -86,7 +97,7 @@ def _read(place: str, line: bytes) -> Request:
         digest = digest_of([found["url"], found["body"]])
     except RecursionError:
         raise ConfigError(f"{place}: body is nested too deep") from None
-    return Request(found["custom_id"], found["url"], body, digest, bool(found["body"].get("stream")))
+    return Request(number, found["custom_id"], found["url"], body, digest, bool(found["body"].get("stream")))
 
 
 def answer_file(
@@ -110,11 +121,11 @@ def answer_file(
     """
     check_paths(source, output)
     requests = SameFile(source)
-    n_all = sum(1 for _ in read_requests(requests))
+    n_all = count_requests(requests, os.path.dirname(os.path.abspath(output)))
     report = Report(n_all if limit is None else min(limit, n_all))
     app = _app_of(engine, name, aliases, deadline, tool_format)
     made_with = {"kind": "requests", **identity_of(engine), **({"tool_format": tool_format} if tool_format else {})}
-    with Journal(journal_of(output), made_with) as journal:
+    with Journal(journal_of(output), made_with, check=_check_line) as journal:
 
         def lacking() -> Iterator[Request]:
             return _lacking(islice(read_requests(requests), report.n_rows), journal, again)
@@ -249,6 +260,18 @@ def _keep(journal: Journal, report: Report, shown: Rows, request: Request, line:
     report.n_done += 1
     report.n_tokens += n_tokens
     shown.add(n_tokens)
+
+
+def _check_line(line: Any) -> None:
+    """Raises ConfigError for what is no line of output."""
+    try:
+        status, body = line["response"]["status_code"], line["response"]["body"]
+        sound = isinstance(line["custom_id"], str) and type(status) is int and isinstance(body, dict)
+        sound = sound and (status < 400 or isinstance(body.get("error"), dict | None))
+    except (KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise ConfigError("a row is an answer, with its custom_id, status_code and body")
 
 
 def _write(source: SameFile, output: str, journal: Journal, report: Report) -> None:
