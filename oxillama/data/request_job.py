@@ -174,6 +174,7 @@ async def _answer_all(app: App, left: Iterator[Request], keep: Callable[[Request
     async def work() -> None:
         for request in left:
             keep(request, await _answer(app, request))
+            await asyncio.sleep(0)  # what is refused at once gives no other task its turn
 
     tasks = [asyncio.ensure_future(work()) for _ in range(TOGETHER)]
     stopped = asyncio.Event()

@@ -140,8 +140,9 @@ class Exchange:
     def leave(self) -> None:
         """Nothing of it stays behind."""
         self.ended = True
-        if self._watcher is not None:
-            self._watcher.cancel()
+        watcher, self._watcher = self._watcher, None  # which refers to this, also when it has ended
+        if watcher is not None:
+            watcher.cancel()
 
     def abort(self) -> None:
         """Closes the connection at once; what the server can't do that, it closes when what waits is sent."""
