@@ -14,10 +14,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oxillama.data.answer_lines import answer_line, check_line
 from oxillama.data.identity import identity_of
 from oxillama.data.journal import Journal, digest_of, json_bytes
 from oxillama.data.key_table import KeyTable
@@ -125,7 +127,7 @@ def answer_file(
     report = Report(n_all if limit is None else min(limit, n_all))
     app = _app_of(engine, name, aliases, deadline, tool_format)
     made_with = {"kind": "requests", **identity_of(engine), **({"tool_format": tool_format} if tool_format else {})}
-    with Journal(journal_of(output), made_with, check=_check_line) as journal:
+    with Journal(journal_of(output), made_with, check=check_line) as journal:
 
         def lacking() -> Iterator[Request]:
             return _lacking(islice(read_requests(requests), report.n_rows), journal, again)
@@ -133,7 +135,7 @@ def answer_file(
         report.n_before = report.n_rows - sum(1 for _ in lacking())
         shown = Rows(progress, report.n_rows, report.n_before)
         try:
-            asyncio.run(_answer_all(app, lacking(), lambda r, line: _keep(journal, report, shown, r, line)))
+            asyncio.run(_answer_all(app, lacking(), partial(_keep, journal, report, shown, digest_of(made_with))))
         finally:
             shown.close()
         report.whole = report.n_before + report.n_done == report.n_rows
@@ -168,12 +170,12 @@ def _app_of(
     return App(Service(Models([model], config), config))
 
 
-async def _answer_all(app: App, left: Iterator[Request], keep: Callable[[Request, dict[str, Any]], None]) -> None:
+async def _answer_all(app: App, left: Iterator[Request], keep: Callable[[Request, int, dict[str, Any]], None]) -> None:
     """Answers requests, some of them at a time, until SIGINT."""
 
     async def work() -> None:
         for request in left:
-            keep(request, await _answer(app, request))
+            keep(request, *await _answer(app, request))
             await asyncio.sleep(0)  # what is refused at once gives no other task its turn
 
     tasks = [asyncio.ensure_future(work()) for _ in range(TOGETHER)]
@@ -210,14 +212,14 @@ def _at_interrupt(stop: Callable[[], None]) -> Iterator[None]:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-async def _answer(app: App, request: Request) -> dict[str, Any]:
-    """The line of output of a request."""
+async def _answer(app: App, request: Request) -> tuple[int, dict[str, Any]]:
+    """The status and the body that a request gets."""
     from oxillama.server.errors import bad_value
 
     if request.streams:
         refused = bad_value("stream", "stream must be left out: a batch has whole answers")
-        return _line(request, refused.status, None, refused.openai())
-    status, headers, body = 0, dict[str, str](), bytearray()
+        return refused.status, refused.openai()
+    status, body = 0, bytearray()
 
     async def receive() -> dict[str, Any]:
         if not received:
@@ -230,20 +232,12 @@ async def _answer(app: App, request: Request) -> dict[str, Any]:
         nonlocal status
         if message["type"] == "http.response.start":
             status = message["status"]
-            headers.update((k.decode("latin-1"), v.decode("latin-1")) for k, v in message["headers"])
         else:
             body.extend(message.get("body", b""))
 
     received: list[bool] = []
     await app(_scope(request.url), receive, send)
-    return _line(request, status, headers.get("x-request-id"), json.loads(body))
-
-
-def _line(request: Request, status: int, request_id: str | None, body: Mapping[str, Any]) -> dict[str, Any]:
-    from oxillama.server.exchange import new_id
-
-    response = {"status_code": status, "request_id": request_id, "body": body}
-    return {"id": new_id("batch_req_"), "custom_id": request.id, "response": response, "error": None}
+    return status, json.loads(body)
 
 
 def _scope(url: str) -> dict[str, Any]:
@@ -255,24 +249,15 @@ def _scope(url: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _keep(journal: Journal, report: Report, shown: Rows, request: Request, line: dict[str, Any]) -> None:
-    journal.add(request.id, request.digest, line, failed=line["response"]["status_code"] >= 400)
-    n_tokens = (line["response"]["body"].get("usage") or {}).get("completion_tokens", 0)
+def _keep(
+    journal: Journal, report: Report, shown: Rows, seed: str, request: Request, status: int, body: dict[str, Any]
+) -> None:
+    line = answer_line(f"{seed} {request.digest}", request.id, status, body)
+    journal.add(request.id, request.digest, line, failed=status >= 400)
+    n_tokens = (body.get("usage") or {}).get("completion_tokens", 0)
     report.n_done += 1
     report.n_tokens += n_tokens
     shown.add(n_tokens)
-
-
-def _check_line(line: Any) -> None:
-    """Raises ConfigError for what is no line of output."""
-    try:
-        status, body = line["response"]["status_code"], line["response"]["body"]
-        sound = isinstance(line["custom_id"], str) and type(status) is int and isinstance(body, dict)
-        sound = sound and (status < 400 or isinstance(body.get("error"), dict | None))
-    except (KeyError, TypeError):
-        sound = False
-    if not sound:
-        raise ConfigError("a row is an answer, with its custom_id, status_code and body")
 
 
 def _write(source: SameFile, output: str, journal: Journal, report: Report) -> None:
