@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from oxillama._util.signals import DeferredInterrupt
 from oxillama.errors import OxiLlamaError
 
-__all__ = ["main"]
+__all__ = ["error_line", "main"]
 
 # Exit statuses as shells count them: 128 and the number of the signal.
 INTERRUPTED = 130
@@ -68,7 +68,7 @@ def _report(error: Exception, debug: bool) -> None:
         if debug:
             traceback.print_exc()
         else:
-            print(f"oxillama: error: {_message(error)}", file=sys.stderr)
+            print(f"oxillama: error: {error_line(error)}", file=sys.stderr)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -76,7 +76,7 @@ def _report(error: Exception, debug: bool) -> None:
         _discard_output()
 
 
-def _message(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """One line, with flags for the names of settings."""
     if isinstance(error, MemoryError) and not isinstance(error, OxiLlamaError):
         return f"out of memory{f' ({error})' if str(error) else ''}: use a smaller model or --context-size"
