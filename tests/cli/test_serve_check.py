@@ -124,7 +124,7 @@ def test_a_certificate_is_opened(shown, refused, tmp_path):
 
 def test_sizes_of_a_file_are_those_of_the_flags(shown, refused, tmp_path):
     text = '[server]\nmax_body = "2MiB"\n[[model]]\nid = "a"\nkv_budget = "3M"\noffload = "1M"\n[[model]]\nid = "b"\n'
-    text += 'offload = "auto"\n[[model]]\nid = "c"\noffload = { budget = "2M", pinned = ["output.weight"] }\nkv_budget = 7\n'
+    text += 'offload = "auto"\n[[model]]\nid = "c"\nkv_budget = 7\noffload = { budget = "2M", pinned = ["output"] }\n'
     found = shown("--config", written(tmp_path, text))
     assert found["server"]["max_body"] == 2 * SIZE
     one, two, three = (model["options"] for model in found["models"])
