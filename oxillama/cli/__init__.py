@@ -10,9 +10,10 @@ import traceback
 from collections.abc import Sequence
 
 from oxillama._util.signals import DeferredInterrupt
+from oxillama.cli.statuses import FailedCheckError
 from oxillama.errors import OxiLlamaError
 
-__all__ = ["error_line", "main"]
+__all__ = ["main"]
 
 # Exit statuses as shells count them: 128 and the number of the signal.
 INTERRUPTED = 130
@@ -20,7 +21,7 @@ BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line (default: that of the process) and returns its exit status; errors are 2."""
+    """Runs a command line (default: that of the process) and returns its exit status; errors are 2, and 1 in what was to be checked."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         return _run(arguments)
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except (OxiLlamaError, OSError, MemoryError) as error:
         _report(error, "--debug" in arguments)
-        return 2
+        return error.status if isinstance(error, FailedCheckError) else 2
 
 
 def _run(arguments: list[str]) -> int:
@@ -68,7 +69,7 @@ def _report(error: Exception, debug: bool) -> None:
         if debug:
             traceback.print_exc()
         else:
-            print(f"oxillama: error: {error_line(error)}", file=sys.stderr)
+            print(f"oxillama: error: {_message(error)}", file=sys.stderr)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -76,7 +77,7 @@ def _report(error: Exception, debug: bool) -> None:
         _discard_output()
 
 
-def error_line(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """One line, with flags for the names of settings."""
     if isinstance(error, MemoryError) and not isinstance(error, OxiLlamaError):
         return f"out of memory{f' ({error})' if str(error) else ''}: use a smaller model or --context-size"

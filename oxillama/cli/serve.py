@@ -27,6 +27,7 @@ from oxillama.cli.served_files import (
     check_file,
     check_places,
 )
+from oxillama.cli.statuses import FailedCheckError
 from oxillama.cli.values import with_sizes
 from oxillama.config import EngineConfig, field_names
 from oxillama.server.config import ServerConfig, from_environment, from_file, from_texts, shown_default
@@ -98,16 +99,13 @@ def _read(args: argparse.Namespace) -> tuple[ServerConfig, list[dict[str, Any]]]
 
 
 def _checked(args: argparse.Namespace) -> int:
-    """Prints settings, models and what they name, all of it opened. 1, and a line on stderr, if something is wrong."""
-    from oxillama.cli import error_line
-
+    """Prints settings, models and what they name, all of it opened. Raises FailedCheckError if something is wrong."""
     try:
         config, described = _read(args)
         _server_module()
         found = importlib.import_module("oxillama.cli.serve_check").report(config, described)
     except (oxillama.OxiLlamaError, OSError) as error:
-        print(f"oxillama: error: {error_line(error)}", file=sys.stderr)
-        return 1
+        raise FailedCheckError(str(error)) from error
     print(json.dumps(found, indent=2, default=str))
     return 0
 

@@ -1,4 +1,4 @@
-"""What other programs, a hypervisor and quotas take of the CPUs while something is measured is told with the figures."""
+"""What other programs, a hypervisor and quotas take of the CPUs while something is measured is told beside it."""
 
 import json
 import os
