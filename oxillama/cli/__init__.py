@@ -21,7 +21,8 @@ BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line (default: that of the process) and returns its exit status; errors are 2, and 1 in what was to be checked."""
+    """Runs a command line (default: that of the process) and returns its exit status: 2 for errors, 1 for
+    those in what was to be checked."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         return _run(arguments)

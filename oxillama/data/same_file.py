@@ -60,7 +60,7 @@ class SameFile:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """A descriptor of a file. Raises OSError, and ConfigError for anything else, without waiting for a pipe's writer."""
+    """A descriptor of a file. Raises OSError, ConfigError for anything else; it waits for no pipe's writer."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         check_regular(path, os.fstat(descriptor))
