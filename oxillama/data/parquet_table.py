@@ -12,7 +12,7 @@ from oxillama.errors import ConfigError
 
 __all__ = ["ROWS", "ParquetTable", "pyarrow"]
 
-ROWS = 2048  # of a batch
+ROWS = 1024  # of a batch
 PAGE_BYTES = 1 << 16  # read at a time of a column; without a buffer the column of a whole row group is read at once
 
 
