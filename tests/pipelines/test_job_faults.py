@@ -134,9 +134,7 @@ def test_a_parquet_file_that_is_damaged_anywhere_is_told_by_name(folder, options
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_a_text_file_that_is_damaged_anywhere_is_told_by_name(folder, name):
     pytest.importorskip("pyarrow")
-    text = (
-        'p,n\n"a ""q"" €",1\n,2\n"x\ny",3\n' if name == "a.csv" else '{"p": "a€\\u00e9", "n": [{"x": 1.5e3}]}\n' * 2
-    )
+    text = 'p,n\n"a ""q"" €",1\n,2\n"x\ny",3\n' if name == "a.csv" else '{"p": "a€\\u00e9", "n": [{"x": 1.5e3}]}\n' * 2
     (folder / name).write_text(text)
     n_rows = whole(name)
     assert n_rows > 0
