@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, TypedDict
 
 from oxillama._util.checks import MAX_CONTEXT, check_float, check_int, is_unicode
+from oxillama._util.json_values import unique_keys
 from oxillama._util.settings import check_fields, setting, settings
 from oxillama._util.text_files import without_mark
 from oxillama.errors import ConfigError
@@ -59,7 +60,7 @@ def _json_schema(name: str, value: Any) -> str:
     try:
         if isinstance(value, str):
             text = without_mark(value)
-            value = json.loads(text)
+            value = json.loads(text, object_pairs_hook=unique_keys)
         else:
             text = json.dumps(value, allow_nan=False)
             _check_keys(value)

@@ -238,11 +238,13 @@ def test_commands_are_understood(document):
 
 @pytest.mark.parametrize("document", [name for name, text in TEXTS.items() if blocks(text, "toml")])
 def test_settings_are_understood(document, files, tmp_path, monkeypatch, capsys):
-    """Those of the server; files that they name are here."""
+    """Those of the server; files that they name are here, of models for contexts of any size."""
     monkeypatch.chdir(tmp_path)
+    shutil.copy(files / "model.gguf", tmp_path)
+    long = changed(tmp_path / "model.gguf", {"llama.context_length": 1 << 20})
     for line, source in blocks(TEXTS[document], "toml"):
         for name in re.findall(r'"([\w-]+\.gguf)"', source):
-            shutil.copy(files / (name if name == "pirate.gguf" else "model.gguf"), tmp_path / name)
+            shutil.copy(files / name if name == "pirate.gguf" else long, tmp_path / name)
         (tmp_path / f"{line}.toml").write_text(source)
         assert main(["serve", "--config", f"{line}.toml", "--check-config"]) == 0
         assert "gpt-4o-mini" in capsys.readouterr().out

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-__all__ = ["fields_as_json", "json_value"]
+__all__ = ["fields_as_json", "json_value", "unique_keys"]
 
 
 def json_value(value: Any) -> Any:
@@ -37,3 +37,12 @@ def json_value(value: Any) -> Any:
 def fields_as_json(result: Any, *without: str) -> dict[str, Any]:
     """The fields of a dataclass by name, without those given."""
     return {f.name: json_value(getattr(result, f.name)) for f in fields(result) if f.name not in without}
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, for `object_pairs_hook`. Raises ValueError for a key that comes twice, of which one would be
+    lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has the same key twice")
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oxillama._util.json_values import fields_as_json, json_value
+from oxillama._util.json_values import fields_as_json, json_value, unique_keys
 
 __all__ = [
     "AnyToolCall",
@@ -79,11 +79,12 @@ def call_id(number: int) -> str:
     return f"call{number % 100_000:05d}"
 
 
-def read_json(text: str, *, halves: bool = False) -> Any:
+def read_json(text: str, *, halves: bool = False, any_number: bool = False) -> Any:
     """JSON as Python values. Raises ValueError for ambiguous or invalid text: keys that come twice, numbers that no
-    float can hold, halves of surrogate pairs (which `halves` lets through), too deep nesting."""
+    float can hold (which `any_number` lets through), halves of surrogate pairs (`halves`), too deep nesting."""
+    numbers: dict[str, Any] = {} if any_number else {"parse_float": _float, "parse_constant": _constant}
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
+        value = json.loads(text, object_pairs_hook=unique_keys, **numbers)
     except RecursionError:
         raise ValueError("it nests too deeply") from None
     if not halves and "\\u" in text and has_halves(value):
@@ -130,13 +131,6 @@ def has_halves(value: Any) -> bool:
     except UnicodeEncodeError:
         return True
     return False
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("an object has the same key twice")
-    return found
 
 
 def _float(text: str) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from oxillama._util.blas import import_numpy
 from oxillama._util.signals import DeferredInterrupt
+from oxillama.cli.statuses import FailedCheckError
 from oxillama.errors import OxiLlamaError
 
 __all__ = ["main"]
@@ -21,7 +22,8 @@ BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line (default: that of the process) and returns its exit status; errors are 2."""
+    """Runs a command line (default: that of the process) and returns its exit status: 2 for errors, 1 for
+    those in what was to be checked."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         return _run(arguments)
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except (OxiLlamaError, OSError, MemoryError) as error:
         _report(error, "--debug" in arguments)
-        return 2
+        return error.status if isinstance(error, FailedCheckError) else 2
 
 
 def _run(arguments: list[str]) -> int:

@@ -6,9 +6,11 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from oxillama._util.checks import check_int
+from oxillama.cli.contention import Watch
 from oxillama.cli.options import load_engine
 from oxillama.config import MAX_CONTEXT, SamplerConfig
 from oxillama.errors import ConfigError
@@ -31,13 +33,16 @@ def bench(args: argparse.Namespace) -> int:
         n_prompt = fitting("--prompt-tokens", args.prompt_tokens, 512, 1, engine.context_size)
         n_tokens = fitting("--gen-tokens", args.gen_tokens, 128, 2, engine.context_size)
         measure(engine, n_prompt, n_tokens)
+        watch = Watch()
         runs = [measure(engine, n_prompt, n_tokens) for _ in range(repetitions)]
+        contention = watch.end()
         result = {
             "model": engine.model_config.name or engine.model_config.arch,
             "threads": engine.num_threads,
             "load_seconds": load_seconds,
             "prefill": summary(n_prompt, [run[0] for run in runs]),
             "decode": summary(n_tokens, [run[1] for run in runs]),
+            "contention": {**asdict(contention), "said": contention.said},
         }
     print(json.dumps(result) if args.json else text(result))
     return 0
@@ -80,4 +85,6 @@ def text(result: dict[str, Any]) -> str:
         found = result[name]
         spread = f"{min(found['runs']):.1f} to {max(found['runs']):.1f} in {len(found['runs'])} runs"
         lines.append(f"{name:8}{found['tokens']:5} tokens  {found['tokens_per_second']:10.1f} tokens/s  ({spread})")
+    if taken := result["contention"]["said"]:
+        lines.append(f"not of the machine alone: {taken}")
     return "\n".join(lines)

@@ -16,9 +16,10 @@ from typing import Any
 import oxillama
 import oxillama.kernels
 from oxillama.cli import machine
+from oxillama.cli.contention import load_average
 from oxillama.errors import ConfigError, OxiLlamaError
 from oxillama.kernels import _table
-from oxillama.kernels._cores import _online, default_threads, throttled
+from oxillama.kernels._cores import _online, cgroup_quota, default_threads, throttled
 from oxillama.offload import MemoryPressureProbe
 
 __all__ = ["Finding", "doctor"]
@@ -188,20 +189,22 @@ def threads(root: str | Path = "/") -> Finding:
 
 def load(root: str | Path = "/") -> Finding:
     """Whether other programs leave the threads their cores."""
-    found = default_threads(root)
-    try:
-        busy = float((Path(root) / "proc/loadavg").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
+    found, busy = default_threads(root), load_average(root)
+    if busy is None:
         return Finding("load", "unknown")
     # The load counts hardware threads, of which a core may have two, and this process's own of the last minute: it is
     # no reason to give away more than half.
     hardware = max(found.cores, len(_online(Path(root))))
     free = max((found.n + 1) // 2, int(found.cores * (1 - busy / hardware) + 0.5))
     said = f"{busy:.1f} threads of all programs wanted to run in the last minute, on {hardware} hardware threads"
+    quota = cgroup_quota(root)
+    said += "" if quota is None else f", of which the control groups allow {quota:g}"
     change = ""
     if free < found.n:
         change = f"give --threads {free} while other programs run: a region waits for its slowest thread"
-    return Finding("load", said, change, values={"load": busy})
+    elif busy > hardware:
+        change = "end other programs: threads wait for their turn, and speeds that are measured now are too low"
+    return Finding("load", said, change, values={"load": busy, "hardware": hardware, "quota": quota})
 
 
 def huge_pages(root: str | Path = "/") -> Finding:
@@ -248,7 +251,7 @@ def _raised(limit: machine.Limit, least: int, _: str, flag: str) -> str:
 
 
 def bandwidth(seconds: float, root: str | Path = "/") -> Finding:
-    """How fast weights can be read, which bounds decoding."""
+    """How fast weights can be read, which bounds decoding, and whether the figures are of the machine alone."""
     found = machine.read_speed(seconds, default_threads(root).n, MemoryPressureProbe(root).read().available, root)
     if found is None:
         return Finding("bandwidth", "not measured: too little memory is available")
@@ -256,4 +259,11 @@ def bandwidth(seconds: float, root: str | Path = "/") -> Finding:
         f"{found.one / 1e9:.1f} GB/s with one thread, {found.all / 1e9:.1f} with {found.threads}: with 1 GB of weights "
         f"at most {max(found.one, found.all) / 1e9:.1f} tokens/s for one sequence"
     )
-    return Finding("bandwidth", said, values=asdict(found))
+    taken, change = found.contention.said, ""
+    if taken:
+        medians = f"{found.one_median / 1e9:.1f} and {found.all_median / 1e9:.1f}"
+        said = f"not of the machine alone, since {taken}: {said}; medians {medians} GB/s"
+        change = (
+            "measure again when nothing else runs: these figures say what was left, and not what the machine can do"
+        )
+    return Finding("bandwidth", said, change, values={**asdict(found), "trusted": not taken})

@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama.cli.contention import Contention, Watch
 from oxillama.kernels.matmul import linear
 from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Workspace
@@ -43,12 +45,19 @@ class Limit:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Bytes per second that the kernel of F32 matrices reads, the best pass of each; `threads` those of the second."""
+    """Bytes per second that the kernel of F32 matrices reads, the best pass of each; `threads` those of the second.
+
+    one_median, all_median: of the median pass, which is slower the more other programs interfere. contention: what was
+    taken of the CPUs meanwhile.
+    """
 
     one: float
     all: float
     threads: int
     n_bytes: int
+    one_median: float
+    all_median: float
+    contention: Contention
 
 
 def cpu_name(root: str | Path = "/") -> str:
@@ -109,23 +118,25 @@ def read_speed(seconds: float, threads: int, available: int | None, root: str | 
     matrix = Matrix(weights.view(np.uint8).reshape(-1), "F32", weights.shape, name="doctor")
     row = np.ones((1, ROW_VALUES), np.float32)
     del weights
-    one = n_bytes / _fastest(matrix, row, 1, seconds / 2)
-    several = one if threads == 1 else n_bytes / _fastest(matrix, row, threads, seconds / 2)
-    return Bandwidth(one, several, threads, n_bytes)
+    watch = Watch(root)
+    one = _passes(matrix, row, 1, seconds / 2)
+    several = one if threads == 1 else _passes(matrix, row, threads, seconds / 2)
+    best, medians = (n_bytes / min(one), n_bytes / min(several)), (n_bytes / median(one), n_bytes / median(several))
+    return Bandwidth(*best, threads, n_bytes, *medians, watch.end())
 
 
-def _fastest(matrix: Matrix, row: NDArray[np.float32], threads: int, seconds: float) -> float:
-    """Seconds of the fastest pass: the others were held up by other programs."""
-    workspace, fastest = Workspace(threads), float("inf")
+def _passes(matrix: Matrix, row: NDArray[np.float32], threads: int, seconds: float) -> list[float]:
+    """Seconds of each pass."""
+    workspace, found = Workspace(threads), list[float]()
     x, end = workspace.from_array(row), time.perf_counter() + seconds
     while True:
         mark, started = workspace.mark(), time.perf_counter()
         linear(x, matrix)
         now = time.perf_counter()
         workspace.release(mark)
-        fastest = min(fastest, now - started)
+        found.append(now - started)
         if now >= end:
-            return fastest
+            return found
 
 
 def _text(file: Path) -> str:

@@ -6,14 +6,12 @@ import argparse
 import contextlib
 import importlib
 import json
-import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import oxillama
 from oxillama._util.blas import import_numpy
@@ -21,13 +19,29 @@ from oxillama._util.checks import check_int, nearest
 from oxillama._util.settings import settings_of
 from oxillama.cli.files import model_file, named_file
 from oxillama.cli.options import NAMED, engine_options
+from oxillama.cli.served_files import (
+    DraftLoader,
+    ModelLoader,
+    check_adapter,
+    check_draft,
+    check_file,
+    check_places,
+)
+from oxillama.cli.statuses import FailedCheckError
+from oxillama.cli.values import with_sizes
 from oxillama.config import EngineConfig, field_names
 from oxillama.server.config import ServerConfig, from_environment, from_file, from_texts, shown_default
 
-if TYPE_CHECKING:
-    from oxillama.server.models import Loader
-
 __all__ = ["add_server_options", "serve"]
+
+
+# Flags of a model, by the keys that a file has for them.
+MODEL_FLAGS = {
+    "context_size": "--context-size", "num_threads": "--threads", "kv_type": "--kv-type", "kv_budget": "--kv-budget",
+    "prefill_chunk_size": "--chunk-size", "repack": "--no-repack", "packed": "--packed", "offload": "--offload",
+    "rope": "--rope", "overrides": "--override", "lora": "--lora",
+}  # fmt: skip
+DEFAULTS = {name: one.default for name, one in settings_of(EngineConfig).items()}
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +51,9 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--config", metavar="FILE", help="TOML with [server], and [[model]] for each model")
     group.add_argument("--draft", metavar="FILE", help="a smaller model with the same tokens; or lookup, or grammar")
     group.add_argument("--num-speculative", type=int, metavar="N", help="draft tokens at a time, at most; default 4")
-    group.add_argument("--check-config", action="store_true", help="print the settings, and serve nothing")
+    group.add_argument(
+        "--check-config", action="store_true", help="print settings and models, open what they name, and serve nothing"
+    )
     for one in settings_of(ServerConfig).values():
         text, default = one.text, one.default
         name = one.name.replace("_", "-")
@@ -58,16 +74,10 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 def serve(args: argparse.Namespace) -> int:
     """Serves models until a signal ends it. It listens before it imports what answers: that takes longest."""
-    settings, models = read_settings(args)
-    config = ServerConfig(**settings)
     if args.check_config:
-        known = {n: v for n, v in asdict(config).items() if n != "api_key"}
-        print(json.dumps({"server": known, "models": models}, indent=2, default=str))
-        return 0
+        return _checked(args)
+    config, described = _read(args)
     sockets = importlib.import_module("oxillama.server.sockets")
-    users, _ = importlib.import_module("oxillama.server.auth").keys_of(config)
-    sockets.check_exposure(config, bool(users))
-    described = _served(args, models)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # so that the library lets other threads run meanwhile
     with _signals_received() as received, sockets.listening(config) as made:
         process = _server_module()
@@ -77,6 +87,28 @@ def serve(args: argparse.Namespace) -> int:
         log_output = importlib.import_module("oxillama.server.log_output")
         with log_output.unblocked(), log_output.log_to(sys.stderr, config.log_level, config.log_content):
             process.ServerProcess(app, config, received).serve_on(made)
+    return 0
+
+
+def _read(args: argparse.Namespace) -> tuple[ServerConfig, list[dict[str, Any]]]:
+    """Settings, and models as fields of `ServedModel`: checked as far as it needs no import that takes long."""
+    settings, models = read_settings(args)
+    config = ServerConfig(**settings)
+    users, _ = importlib.import_module("oxillama.server.auth").keys_of(config)
+    importlib.import_module("oxillama.server.sockets").check_exposure(config, bool(users))
+    check_places(config)
+    return config, _served(args, models)
+
+
+def _checked(args: argparse.Namespace) -> int:
+    """Prints settings, models and what they name, all of it opened. Raises FailedCheckError if something is wrong."""
+    try:
+        config, described = _read(args)
+        _server_module()
+        found = importlib.import_module("oxillama.cli.serve_check").report(config, described)
+    except (oxillama.OxiLlamaError, OSError) as error:
+        raise FailedCheckError(str(error)) from error
+    print(json.dumps(found, indent=2, default=str))
     return 0
 
 
@@ -129,17 +161,26 @@ def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[dict
         check_file("--model", path)
         name = "oxillama-default" if path is None else os.path.basename(path).removesuffix(".gguf")
         drafts = _drafts("--draft", args.draft, "--num-speculative", args.num_speculative, options)
-        return [{"id": name, "path": path, "load": loader(options, _adapters(args)), **drafts}]
+        return [{"id": name, "path": path, "load": ModelLoader(options, _adapters(args)), **drafts}]
     if args.draft is not None or args.num_speculative is not None:
         raise oxillama.ConfigError("--draft and --num-speculative are not for models of a file: give them there")
     if args.model is not None:
         raise oxillama.ConfigError("--model and [[model]] of the file are both given: give one of them")
+    _check_no_flags(args)
     found = [_of_table(i, table) for i, table in enumerate(tables)]
     places: dict[str, int] = {}
     for i, one in enumerate(found):
         if (before := places.setdefault(one["id"], i)) != i:
             raise oxillama.ConfigError(f"model[{i}].id is {one['id']!r:.60}, as model[{before}].id: give another one")
     return found
+
+
+def _check_no_flags(args: argparse.Namespace) -> None:
+    """Raises ConfigError for flags of a model, which those of a file have for themselves."""
+    given = engine_options(args) | {"lora": args.lora or args.lora_scaled or None}
+    for name, flag in MODEL_FLAGS.items():
+        if given[name] is not None and given[name] != DEFAULTS.get(name):
+            raise oxillama.ConfigError(f"{flag} is not for models of a file: give {name} there")
 
 
 def _adapters(args: argparse.Namespace) -> list[tuple[str, str]]:
@@ -150,35 +191,9 @@ def _adapters(args: argparse.Namespace) -> list[tuple[str, str]]:
     for given in args.lora:
         name, equals, path = given.partition("=")
         file = named_file("--lora", path if equals else given)
+        check_adapter("--lora", file)
         found.append((name if equals else _stem(file), file))
     return found
-
-
-def check_file(name: str, path: str | None) -> None:
-    """Raises ModelNotFoundError for a file that isn't there, and ConfigError for one whose header can't be read: before
-    anything is served."""
-    if path is None:
-        return
-    if not os.path.isfile(path):
-        raise oxillama.ModelNotFoundError(f"{name} {path}: there is no such file")
-    from oxillama.gguf import open as open_gguf
-
-    try:
-        open_gguf(path).close()
-    except oxillama.OxiLlamaError as error:
-        raise oxillama.ConfigError(f"{name}: {error}") from None
-
-
-def check_draft(name: str, draft: str, model: str | None) -> None:
-    """Raises ConfigError for a draft whose tokens are not the model's, or can't be read: before anything is served."""
-    from oxillama.core.loading import shipped_model
-    from oxillama.speculative.draft_model import check_same_vocabulary
-
-    try:
-        tokenizer = oxillama.Tokenizer.from_gguf(shipped_model() if model is None else model)
-        check_same_vocabulary(oxillama.Tokenizer.from_gguf(draft), tokenizer)
-    except oxillama.OxiLlamaError as error:
-        raise oxillama.ConfigError(f"{name} {draft}: {error}") from None
 
 
 def _stem(path: str) -> str:
@@ -209,12 +224,8 @@ def _drafts(name: str, given: Any, place: str, number: Any, options: dict[str, A
     file = named_file(name, given)
     check_file(name, file)
     check_draft(name, file, path)
-    threads = options.get("num_threads")
-    return {
-        "weights": weights + weight_bytes(file),
-        "load_draft": lambda: oxillama.DraftModel(file, num_threads=threads),
-        "num_speculative": number,
-    }
+    draft = DraftLoader(file, options.get("num_threads"))
+    return {"weights": weights + weight_bytes(file), "load_draft": draft, "num_speculative": number}
 
 
 def _of_table(i: int, table: dict[str, Any]) -> dict[str, Any]:
@@ -238,24 +249,25 @@ def _of_table(i: int, table: dict[str, Any]) -> dict[str, Any]:
         raise oxillama.ConfigError(f"model[{i}].lora must map names to files, not {adapters!r:.60}")
     if load not in ("start", "demand"):
         raise oxillama.ConfigError(f"model[{i}].load must be start or demand, not {load!r:.60}")
-    options = {"model_path": path} | {name: value for name, value in table.items() if name not in _OWN}
+    given = with_sizes(f"model[{i}]", {name: value for name, value in table.items() if name not in _OWN})
+    options = {"model_path": path} | _with_files(i, given)
     EngineConfig(**options)  # raises for wrong ones before anything is loaded
     files = [(name, named_file(f"model[{i}].lora", file)) for name, file in adapters.items()]
+    for _, file in files:
+        check_adapter(f"model[{i}].lora", file)
     name = table.get("id") or ("oxillama-default" if path is None else _stem(path))
     draft, number = f"model[{i}].draft", f"model[{i}].num_speculative"
     drafts = _drafts(draft, table.get("draft"), number, table.get("num_speculative"), options)
-    own = {"id": name, "path": path, "load": loader(options, files), "aliases": tuple(aliases)}
+    own = {"id": name, "path": path, "load": ModelLoader(options, files), "aliases": tuple(aliases)}
     return own | {"at_start": load == "start"} | drafts
 
 
-def loader(options: dict[str, Any], adapters: list[tuple[str, str]]) -> Loader:
-    """What loads an engine and its adapters."""
-
-    def load() -> oxillama.Engine:
-        engine = oxillama.load(**options)
-        for name, path in adapters:
-            engine.load_lora(name, path)
-        logging.getLogger("oxillama").info("loaded %s", options["model_path"] or "the model that ships with oxillama")
-        return engine
-
-    return load
+def _with_files(i: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a model with the paths of the files that they name, which are there."""
+    found = dict(fields)
+    if isinstance(found.get("tokenizer_path"), str):
+        found["tokenizer_path"] = named_file(f"model[{i}].tokenizer_path", found["tokenizer_path"])
+        check_file(f"model[{i}].tokenizer_path", found["tokenizer_path"])
+    if isinstance(found.get("packed"), str):
+        found["packed"] = named_file(f"model[{i}].packed", found["packed"])
+    return found

@@ -11,7 +11,7 @@ from oxillama._util.sizes import read_size
 from oxillama.config import OffloadPolicy
 from oxillama.errors import ConfigError
 
-__all__ = ["OFFLOAD_FLAGS", "add_offload", "biases", "offload_line", "pairs", "read_offload", "size_of"]
+__all__ = ["OFFLOAD_FLAGS", "add_offload", "biases", "offload_line", "pairs", "read_offload", "size_of", "with_sizes"]
 
 OFFLOAD_FLAGS = {
     "offload": "--offload",
@@ -79,6 +79,26 @@ def size_of(flag: str, text: str, otherwise: str = "") -> int:
     if n_bytes is None:
         raise ConfigError(f"{flag} must be a number of bytes, as 800M or 4G{otherwise}, not {text!r}")
     return n_bytes
+
+
+def with_sizes(place: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `EngineConfig` as a file has them: sizes may be texts, as of the flags, and `offload` may be "auto".
+
+    place: what the names are told after. ConfigError, with the name, for a text that is no size.
+    """
+    found = dict(fields)
+    if isinstance(found.get("kv_budget"), str):
+        found["kv_budget"] = size_of(f"{place}.kv_budget", found["kv_budget"])
+    offload = found.get("offload")
+    if isinstance(offload, str):
+        found["offload"] = (
+            {"automatic": True} if offload == "auto" else size_of(f"{place}.offload", offload, ", or auto")
+        )
+    elif isinstance(offload, Mapping):
+        sizes = {k: size_of(f"{place}.offload.{k}", v) for k, v in offload.items()
+                 if k in ("budget", "reserve") and isinstance(v, str)}  # fmt: skip
+        found["offload"] = {**offload, **sizes}
+    return found
 
 
 def offload_line(counts: Mapping[str, float]) -> str:

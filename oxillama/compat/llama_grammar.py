@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from oxillama._util.json_values import unique_keys
 from oxillama._util.text_files import read_text, without_mark
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar
@@ -53,7 +54,8 @@ class LlamaGrammar:
     def from_json_schema(cls, json_schema: str, verbose: bool = True) -> LlamaGrammar:
         """Of a JSON schema as text. Raises GrammarError for a schema that no grammar can express, ConfigError."""
         try:
-            schema = json.loads(without_mark(json_schema) if isinstance(json_schema, str) else json_schema)
+            text = without_mark(json_schema) if isinstance(json_schema, str) else json_schema
+            schema = json.loads(text, object_pairs_hook=unique_keys)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"json_schema must be JSON text: {error}") from None
         JsonSchemaCompiler().compile(schema)

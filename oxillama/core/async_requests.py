@@ -267,9 +267,12 @@ class AsyncBatch(Generic[T]):
             self._reading = False
         found, error = cast(tuple[Any, BaseException | None], pipeline.result)
         pipeline.result = None
-        if error is not None:
-            raise error
-        return cast(T, found)
+        try:
+            if error is not None:
+                raise error
+            return cast(T, found)
+        finally:
+            found = error = None  # else a traceback that holds this frame holds them, and so the failures before it
 
     async def _find(self, pipeline: BatchRunner) -> bool:
         """Sees to a result; False at the end."""

@@ -313,8 +313,10 @@ class BatchRunner:
         found = self._outcome(item)
         error = found.error if isinstance(found, BatchFailure) else None
         if isinstance(error, Exception) and self._settings.errors == "yield":
+            drop_frames(error)
             error = None
         with DeferredInterrupt():
+            item.error = None  # whose traceback may hold the item
             if not ordered:
                 self._finished.popleft()
             del self._in_flight[item.place]
@@ -367,6 +369,22 @@ class BatchRunner:
         self._closed = self.exhausted = True
         self.cancel()
         self._show.close()
+
+
+def drop_frames(error: BaseException) -> None:
+    """Drops the tracebacks of an error that becomes a result, and of those that led to it.
+
+    Their frames refer to the callers' frames, which hold the failure that was given before, and that one its own
+    traceback: each failed prompt would keep all earlier ones alive.
+    """
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            left += (one.__cause__, one.__context__)
 
 
 class _Show:
@@ -445,6 +463,8 @@ class Batch(Iterator[T]):
             raise error
         finally:
             self._reading = False
+            # A traceback that holds this frame would hold them, and so the failures before it.
+            found = error = None
 
     def _find(self, pipeline: BatchRunner) -> bool:
         """Sees to a result; False at the end."""

@@ -23,6 +23,7 @@ __all__ = [
     "arrow_type",
     "check_name",
     "col",
+    "fits",
     "fitted",
     "is_empty",
     "is_null",
@@ -124,6 +125,28 @@ def _int64(value: Any) -> int:
     if not -(1 << 63) <= number < 1 << 63:
         raise OverflowError(f"{number} is beyond 64 bits")
     return number
+
+
+def fits(value: Any, kind: ColumnType) -> bool:
+    """Whether a value that was read from JSON is a cell of a column; None always is."""
+    if value is None:
+        return True
+    if isinstance(kind, Struct):
+        parts = dict(kind.fields)
+        return (
+            isinstance(value, dict)
+            and value.keys() == parts.keys()
+            and all(fits(v, parts[k]) for k, v in value.items())
+        )
+    if isinstance(kind, Items | Vector):
+        return isinstance(value, list) and all(fits(item, kind.item) for item in value)
+    if kind.name == "string":
+        return isinstance(value, str)
+    if kind.name == "bool" or isinstance(value, bool):
+        return kind.name == "bool" and isinstance(value, bool)
+    if kind.name.startswith("float"):
+        return isinstance(value, int | float)
+    return isinstance(value, int) and -(1 << 63) <= value < 1 << 63
 
 
 def arrow_type(kind: ColumnType) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
+from oxillama.chat.calls import read_json
 from oxillama.data.columns import FLOAT, INT, JSON, TEXT, Column, ColumnType, Items, check_name, fitted, is_empty
 from oxillama.data.identity import identity_of
 from oxillama.data.mapper import Done, Mapper, OnError
@@ -242,8 +243,8 @@ def _read_messages(cell: Any) -> Any:
         return None
     if isinstance(cell, str):
         try:
-            cell = json.loads(cell)
-        except (ValueError, RecursionError) as error:
+            cell = read_json(cell, halves=True)
+        except ValueError as error:
             raise ConfigError(f"messages must be a list, or JSON text of one: {error}") from None
     if hasattr(cell, "tolist"):
         cell = cell.tolist()

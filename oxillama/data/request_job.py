@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oxillama.data.files import SameFile, numbered_lines, read_object
+from oxillama.data.answer_lines import answer_line, check_line
 from oxillama.data.identity import identity_of
 from oxillama.data.journal import Journal, digest_of, json_bytes
+from oxillama.data.key_table import KeyTable
 from oxillama.data.progress import Progress, Rows
+from oxillama.data.same_file import SameFile
 from oxillama.data.table_job import Report, check_paths, journal_of
+from oxillama.data.text_tables import numbered_lines, read_object
 from oxillama.errors import ConfigError
 from oxillama.gguf.output import atomic_file
 
@@ -39,8 +44,9 @@ NO_LIMIT = 1e9  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A line of input. digest: of what it asks for."""
+    """A line of input, and its number. digest: of what it asks for."""
 
+    number: int
     id: str
     url: str
     body: bytes
@@ -49,8 +55,8 @@ class Request:
 
 
 def is_request_file(path: str) -> bool:
-    """Whether the first line of a file that isn't blank is a request. Raises OSError."""
-    with open(path, "rb") as file, suppress(ValueError, RecursionError):
+    """Whether the first line of a file that isn't blank is a request. Raises OSError, ConfigError for no file."""
+    with SameFile(path).opened() as file, suppress(ValueError, RecursionError):
         lines = iter(lambda: file.readline(1 << 24), b"")
         first = json.loads(next((line for _, line in numbered_lines(lines) if line.strip()), b""))
         return isinstance(first, dict) and {"custom_id", "url", "body"} <= first.keys()
@@ -59,19 +65,26 @@ def is_request_file(path: str) -> bool:
 
 def read_requests(source: SameFile) -> Iterator[Request]:
     """The requests of a file. Raises ConfigError, which names the line, for one that is no request; OSError."""
-    seen: set[str] = set()
-    path = source.path
     with source.opened() as file:
         for number, line in numbered_lines(file):
             if line.strip():
-                request = _read(f"{path}: line {number}", line)
-                if request.id in seen:
-                    raise ConfigError(f"{path}: line {number}: custom_id {request.id!r:.80} is there twice")
-                seen.add(request.id)
-                yield request
+                yield _read(f"{source.path}: line {number}", number, line)
 
 
-def _read(place: str, line: bytes) -> Request:
+def count_requests(source: SameFile, folder: str) -> int:
+    """How many requests a file has. folder: for a file that remembers their names meanwhile.
+
+    Raises ConfigError, which names the line, for one that is no request, or has the name of another; OSError.
+    """
+    with KeyTable(folder, 0) as names:
+        for request in read_requests(source):
+            if names.put(request.id.encode("utf-8", "surrogatepass")) is not None:
+                place = f"{source.path}: line {request.number}"
+                raise ConfigError(f"{place}: custom_id {request.id!r:.80} is there twice")
+        return len(names)
+
+
+def _read(place: str, number: int, line: bytes) -> Request:
     found = read_object(place, line)
     for name, kind in FIELDS.items():
         if not isinstance(found.get(name), kind):
@@ -86,7 +99,7 @@ def _read(place: str, line: bytes) -> Request:
         digest = digest_of([found["url"], found["body"]])
     except RecursionError:
         raise ConfigError(f"{place}: body is nested too deep") from None
-    return Request(found["custom_id"], found["url"], body, digest, bool(found["body"].get("stream")))
+    return Request(number, found["custom_id"], found["url"], body, digest, bool(found["body"].get("stream")))
 
 
 def answer_file(
@@ -110,11 +123,11 @@ def answer_file(
     """
     check_paths(source, output)
     requests = SameFile(source)
-    n_all = sum(1 for _ in read_requests(requests))
+    n_all = count_requests(requests, os.path.dirname(os.path.abspath(output)))
     report = Report(n_all if limit is None else min(limit, n_all))
     app = _app_of(engine, name, aliases, deadline, tool_format)
     made_with = {"kind": "requests", **identity_of(engine), **({"tool_format": tool_format} if tool_format else {})}
-    with Journal(journal_of(output), made_with) as journal:
+    with Journal(journal_of(output), made_with, check=check_line) as journal:
 
         def lacking() -> Iterator[Request]:
             return _lacking(islice(read_requests(requests), report.n_rows), journal, again)
@@ -122,7 +135,7 @@ def answer_file(
         report.n_before = report.n_rows - sum(1 for _ in lacking())
         shown = Rows(progress, report.n_rows, report.n_before)
         try:
-            asyncio.run(_answer_all(app, lacking(), lambda r, line: _keep(journal, report, shown, r, line)))
+            asyncio.run(_answer_all(app, lacking(), partial(_keep, journal, report, shown, digest_of(made_with))))
         finally:
             shown.close()
         report.whole = report.n_before + report.n_done == report.n_rows
@@ -157,12 +170,13 @@ def _app_of(
     return App(Service(Models([model], config), config))
 
 
-async def _answer_all(app: App, left: Iterator[Request], keep: Callable[[Request, dict[str, Any]], None]) -> None:
+async def _answer_all(app: App, left: Iterator[Request], keep: Callable[[Request, int, dict[str, Any]], None]) -> None:
     """Answers requests, some of them at a time, until SIGINT."""
 
     async def work() -> None:
         for request in left:
-            keep(request, await _answer(app, request))
+            keep(request, *await _answer(app, request))
+            await asyncio.sleep(0)  # what is refused at once gives no other task its turn
 
     tasks = [asyncio.ensure_future(work()) for _ in range(TOGETHER)]
     stopped = asyncio.Event()
@@ -198,14 +212,14 @@ def _at_interrupt(stop: Callable[[], None]) -> Iterator[None]:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-async def _answer(app: App, request: Request) -> dict[str, Any]:
-    """The line of output of a request."""
+async def _answer(app: App, request: Request) -> tuple[int, dict[str, Any]]:
+    """The status and the body that a request gets."""
     from oxillama.server.errors import bad_value
 
     if request.streams:
         refused = bad_value("stream", "stream must be left out: a batch has whole answers")
-        return _line(request, refused.status, None, refused.openai())
-    status, headers, body = 0, dict[str, str](), bytearray()
+        return refused.status, refused.openai()
+    status, body = 0, bytearray()
 
     async def receive() -> dict[str, Any]:
         if not received:
@@ -218,20 +232,12 @@ async def _answer(app: App, request: Request) -> dict[str, Any]:
         nonlocal status
         if message["type"] == "http.response.start":
             status = message["status"]
-            headers.update((k.decode("latin-1"), v.decode("latin-1")) for k, v in message["headers"])
         else:
             body.extend(message.get("body", b""))
 
     received: list[bool] = []
     await app(_scope(request.url), receive, send)
-    return _line(request, status, headers.get("x-request-id"), json.loads(body))
-
-
-def _line(request: Request, status: int, request_id: str | None, body: Mapping[str, Any]) -> dict[str, Any]:
-    from oxillama.server.exchange import new_id
-
-    response = {"status_code": status, "request_id": request_id, "body": body}
-    return {"id": new_id("batch_req_"), "custom_id": request.id, "response": response, "error": None}
+    return status, json.loads(body)
 
 
 def _scope(url: str) -> dict[str, Any]:
@@ -243,9 +249,12 @@ def _scope(url: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _keep(journal: Journal, report: Report, shown: Rows, request: Request, line: dict[str, Any]) -> None:
-    journal.add(request.id, request.digest, line, failed=line["response"]["status_code"] >= 400)
-    n_tokens = (line["response"]["body"].get("usage") or {}).get("completion_tokens", 0)
+def _keep(
+    journal: Journal, report: Report, shown: Rows, seed: str, request: Request, status: int, body: dict[str, Any]
+) -> None:
+    line = answer_line(f"{seed} {request.digest}", request.id, status, body)
+    journal.add(request.id, request.digest, line, failed=status >= 400)
+    n_tokens = (body.get("usage") or {}).get("completion_tokens", 0)
     report.n_done += 1
     report.n_tokens += n_tokens
     shown.add(n_tokens)

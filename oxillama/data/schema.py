@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from oxillama._util.json_values import unique_keys
 from oxillama._util.text_files import without_mark
 from oxillama.data.columns import FLOAT, INT, JSON, TEXT, ColumnType, Items, Scalar, Struct
 from oxillama.errors import ConfigError
@@ -28,7 +29,7 @@ def read_schema(given: Any) -> Any:
         return given.model_json_schema()
     if isinstance(given, str):
         try:
-            return json.loads(without_mark(given))
+            return json.loads(without_mark(given), object_pairs_hook=unique_keys)
         except ValueError as error:
             raise ConfigError(f"json_schema must be a schema as a dict, a bool or JSON text: {error}") from None
     return given

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from oxillama.data.columns import ColumnType, fits
 from oxillama.data.files import TableFile, check_output, open_table, write_table
 from oxillama.data.frames import check_columns
 from oxillama.data.generate import Generate
 from oxillama.data.journal import Journal, digest_of
 from oxillama.data.progress import Progress, Rows
+from oxillama.data.same_file import check_regular, kind_of
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,14 +54,20 @@ def journal_of(path: str) -> str:
 
 
 def check_paths(source: str, output: str) -> None:
-    """Raises ConfigError for an output that can't be written, or that is there and of no job that could go on."""
+    """Raises ConfigError for an input that can't be read twice, and for an output that can't be written, or that is
+    there and of no job that could go on."""
+    with contextlib.suppress(OSError):  # told where it is opened
+        check_regular(source, os.stat(source))
     folder = os.path.dirname(os.path.abspath(output))
     if not os.path.isdir(folder):
         raise ConfigError(f"{output}: can't be written, there is no folder {folder}")
+    for path in (output, journal_of(output)):
+        if os.path.exists(path) and os.path.exists(source) and os.path.samefile(source, path):
+            raise ConfigError(f"{path} is {source} itself: give another output")
     if not os.path.exists(output):
         return
-    if os.path.exists(source) and os.path.samefile(source, output):
-        raise ConfigError(f"{output} is {source} itself: give another output")
+    if not os.path.isfile(output):
+        raise ConfigError(f"{output}: can't be written, this is {kind_of(os.stat(output))}: give the name of a file")
     if not os.path.lexists(journal_of(output)):
         raise ConfigError(f"{output} is there already: remove it, or give another output")
 
@@ -85,13 +94,14 @@ def map_file(
     n_rows = table.n_rows if limit is None else min(limit, table.n_rows)
     if table.names or table.n_rows:  # a file of JSON lines without any has no names
         check_columns(table.names, mapper.inputs)
-    check_output(output, table, n_rows)
     report = Report(n_rows)
     added = mapper.added()
     for name in added:
         if name in table.names:
             raise ConfigError(f"{source} has a column {name!r} already: give another --output-column")
-    with Journal(journal_of(output), {"kind": "table", **mapper.job()}) as journal:
+    check_output(output, table, n_rows, added)
+    job = {"kind": "table", **mapper.job()}
+    with Journal(journal_of(output), job, check=lambda cells: _check_cells(cells, added)) as journal:
         _compute(mapper, table, journal, report, again, progress, cancel)
         if report.n_before + report.n_done < n_rows:
             return report
@@ -132,6 +142,15 @@ def _compute(
             shown.add(n_tokens)
     finally:
         shown.close()
+
+
+def _check_cells(cells: Any, added: Mapping[str, ColumnType]) -> None:
+    """Raises ConfigError for what no row of a job gets."""
+    if not isinstance(cells, dict) or cells.keys() != added.keys():
+        raise ConfigError(f"a row has {', '.join(added)}, and nothing else")
+    for name, kind in added.items():
+        if not fits(cells[name], kind):
+            raise ConfigError(f"{name} is of another type")
 
 
 def _count_failures(mapper: Generate, journal: Journal, report: Report) -> None:

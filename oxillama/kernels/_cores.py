@@ -13,7 +13,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-__all__ = ["DefaultThreads", "default_num_threads", "default_threads", "throttled"]
+__all__ = [
+    "DefaultThreads",
+    "cgroup_quota",
+    "default_num_threads",
+    "default_threads",
+    "throttled",
+    "throttled_periods",
+]
 
 _VARIABLES = ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT")
 
@@ -80,15 +87,27 @@ def throttled(root: str | os.PathLike[str] = "/") -> float:
 
     Of the process's cgroup, or of one above it, in which it is largest, since the group was made.
     """
-    files, found = Path(root), [0.0]
-    for mount, path, _ in _cgroups(files):
+    return max((min(1.0, stopped / periods) for periods, stopped in _periods(Path(root)) if periods), default=0.0)
+
+
+def throttled_periods(root: str | os.PathLike[str] = "/") -> int:
+    """Periods in which a CPU quota stopped the process, or others of a cgroup that it is in, since that was made."""
+    return max((stopped for _, stopped in _periods(Path(root))), default=0)
+
+
+def cgroup_quota(root: str | os.PathLike[str] = "/") -> float | None:
+    """CPUs that the cgroups allow; None without a quota."""
+    return min((quota for _, quota in _quotas(Path(root))), default=None)
+
+
+def _periods(root: Path) -> Iterator[tuple[int, int]]:
+    """(periods, those in which a quota stopped it) of the cgroups that the process is in, and of all above them."""
+    for mount, path, _ in _cgroups(root):
         for folder in (path, *path.parents):
             inside = str(mount / folder.relative_to("/"))
-            text = _read(files / inside.lstrip("/") / "cpu.stat")
+            text = _read(root / inside.lstrip("/") / "cpu.stat")
             counts = dict(re.findall(r"^(nr_periods|nr_throttled) ([0-9]{1,18})$", text, re.MULTILINE))
-            if int(counts.get("nr_periods", 0)):
-                found.append(min(1.0, int(counts.get("nr_throttled", 0)) / int(counts["nr_periods"])))
-    return max(found)
+            yield int(counts.get("nr_periods", 0)), int(counts.get("nr_throttled", 0))
 
 
 def _online(root: Path) -> set[int]:

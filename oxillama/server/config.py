@@ -9,6 +9,7 @@ from typing import Any
 
 from oxillama._util.checks import nearest
 from oxillama._util.settings import Setting, check_fields, setting, settings, settings_of
+from oxillama._util.sizes import read_size
 from oxillama._util.text_files import read_text
 from oxillama.errors import ConfigError
 
@@ -126,20 +127,13 @@ def _of_text(one: Setting, value: Any, shown: str) -> Any:
         return _SWITCHES[value.lower()]
     try:
         if one.size:
-            return size_of(value)
+            if (n_bytes := read_size(value)) is None:
+                raise ValueError(value)
+            return n_bytes
         return int(value) if kind == "int" else float(value)
     except ValueError:
         example = "a number of bytes, as 800K or 8M" if one.size else "a number"
         raise ConfigError(f"{shown} must be {example}, not {value!r:.60}") from None
-
-
-def size_of(text: str) -> int:
-    """Bytes of 800K or 8M, which are powers of 1024. Raises ValueError for anything else."""
-    unit = text[-1:].upper()
-    power = " KMGT".find(unit) if unit.isalpha() else 0
-    if power < 0 or not (number := text[:-1] if power else text).isdecimal():
-        raise ValueError(text)
-    return int(number) << 10 * power
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:

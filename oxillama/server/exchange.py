@@ -148,8 +148,9 @@ class Exchange:
     def leave(self) -> None:
         """Nothing of it stays behind."""
         self.ended = True
-        if self._watcher is not None:
-            self._watcher.cancel()
+        watcher, self._watcher = self._watcher, None  # which refers to this, also when it has ended
+        if watcher is not None:
+            watcher.cancel()
 
     @property
     def on_half_closed(self) -> list[Callable[[], None]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import time
@@ -16,6 +15,7 @@ from typing import Any, Literal
 from oxillama._util.checks import nearest
 from oxillama._util.text_files import read_text
 from oxillama._util.threads import in_thread
+from oxillama.chat.calls import read_json
 from oxillama.chat.template import ChatTemplate
 from oxillama.chat.tool_display import answer_format
 from oxillama.config import SamplerConfig, field_names
@@ -120,6 +120,7 @@ class Models:
             raise ConfigError("engines is empty: give at least one model")
         self._config = config
         self.template = read_template(config.chat_template)
+        read_defaults(config)  # raises before anything is loaded
         self._room = asyncio.Lock()  # of the one that makes room and is loaded into it
         self._arriving: dict[str, asyncio.Task[None]] = {}  # of models that requests wait for
         self._leaving: set[asyncio.Task[None]] = set()  # of engines whose files were changed
@@ -382,6 +383,11 @@ def default_chain(engine: Engine, config: ServerConfig, base: SamplerConfig) -> 
     """The sampling of requests that give none. base: of their API. Raises ConfigError for a `default` that is none."""
     if config.generation_config == "file":
         base = engine.sampling_defaults
+    return make_chain(replace(base, **read_defaults(config)), {}, engine.context.factory.default_chain)
+
+
+def read_defaults(config: ServerConfig) -> dict[str, Any]:
+    """Fields of `SamplerConfig` that the settings give. Raises ConfigError for a `default` that is none."""
     given: dict[str, Any] = {}
     for entry in config.default:
         key, equals, value = entry.partition("=")
@@ -391,10 +397,11 @@ def default_chain(engine: Engine, config: ServerConfig, base: SamplerConfig) -> 
                 f"default must be KEY=VALUE, not {entry!r:.80}" + (f"; did you mean {known}?" if known else "")
             )
         try:
-            given[key] = json.loads(value)
+            given[key] = read_json(value)
         except ValueError:
             raise ConfigError(f"default {key} must have a value in JSON, not {value!r:.80}") from None
-    return make_chain(replace(base, **given), {}, engine.context.factory.default_chain)
+    replace(PLAIN, **given)  # raises for values out of their ranges
+    return given
 
 
 def fingerprint_of(engine: Engine) -> str:

@@ -13,8 +13,9 @@ from oxillama.cli import main
 from oxillama.cli.chat import piped
 from oxillama.cli.files import read_text_file
 from oxillama.cli.options import read_prompt
-from oxillama.data.files import SameFile, open_table
+from oxillama.data.files import open_table
 from oxillama.data.request_job import is_request_file, read_requests
+from oxillama.data.same_file import SameFile
 from oxillama.data.schema import read_schema
 from oxillama.errors import ConfigError
 from oxillama.lora.peft import read_config

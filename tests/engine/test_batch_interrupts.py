@@ -21,7 +21,10 @@ from tests.engine.coroutines import run
 from tests.fakes import assert_idle, core_of, make_engine, runner_of
 
 # Between these and the caller Python looks for no signals: that is done where a function begins and after calls.
-NEVER = {"if error is None:", "return found  # type: ignore[no-any-return]", "raise error", "self._reading = False"}
+NEVER = {
+    "if error is None:", "return found  # type: ignore[no-any-return]", "raise error", "self._reading = False",
+    "found = error = None",
+}  # fmt: skip
 STRIDE = 23
 SOME = [*PROMPTS[:3], [99], [7]]  # one of them is wrong
 EXPECTED = [None if p == [99] else alone(p, 5) for p in SOME]

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from oxillama._util.collector import paused_collector
+from oxillama._util.json_values import unique_keys
 from oxillama._util.text_files import without_mark
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget, RuleSet
@@ -137,7 +138,8 @@ def _from_source(
 def _read(schema: Any) -> Schema:
     if isinstance(schema, str | bytes):
         try:
-            schema = json.loads(without_mark(schema) if isinstance(schema, str) else schema)
+            text = without_mark(schema) if isinstance(schema, str) else schema
+            schema = json.loads(text, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:
             raise GrammarError(f"the schema is no JSON: {error}") from None
     if not isinstance(schema, dict | bool):
