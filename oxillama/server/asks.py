@@ -24,6 +24,7 @@ from oxillama.server.exchange import Exchange
 from oxillama.server.fields import SAMPLING, SERVING
 from oxillama.server.logprob_bounds import bounded_tokens
 from oxillama.server.models import Chosen
+from oxillama.server.reading import Reading
 from oxillama.server.turns import renamed
 
 __all__ = ["Ask", "Run", "engine_options", "limited", "prepare"]
@@ -280,21 +281,24 @@ def _constraint(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return (given[0][1], given[0][0]) if given else ({}, "")
 
 
-def predicted(content: str | list[dict[str, Any]], chosen: Chosen) -> list[list[int]]:
-    """Tokens of the texts that an answer may repeat. Raises ContextOverflowError for more than an answer can have,
-    which are not tokenised."""
+def predicted(content: str | list[dict[str, Any]], chosen: Chosen, reading: Reading) -> list[list[int]]:
+    """Tokens of the texts that an answer may repeat; those that it has no room for are left out, and not tokenised."""
     engine = chosen.model.ready.engine
     texts = [content] if isinstance(content, str) else [part["text"] for part in content]
-    name, most = "prediction.content", engine.context_size
+    name, left = "prediction.content", engine.context_size
     ids: list[list[int]] = []
-    left = most
     for text in texts:
-        if left >= 0:
-            check_length(engine.tokenizer, name, text, most)
-            ids.append(engine.tokenizer.encode(text, add_special=False))
-            left -= len(ids[-1])
-    if left < 0:
-        raise ContextOverflowError(f"{name} has more than {most} tokens, and context_size is {most}: shorten it")
+        try:
+            check_length(engine.tokenizer, name, text, left)
+        except ContextOverflowError:
+            found = None
+        else:
+            found = engine.tokenizer.encode(text, add_special=False)
+        if found is None or len(found) > left:
+            reading.leave_out(name, f"it has more tokens than the context, {engine.context_size}")
+            break
+        ids.append(found)
+        left -= len(found)
     return ids
 
 
@@ -319,7 +323,7 @@ def _serving(options: dict[str, Any], values: Mapping[str, Any], exchange: Excha
     if adapters:
         options["lora"] = adapters
     if "prediction" in values:
-        options["draft"] = PromptLookup(texts=predicted(values["prediction"]["content"], chosen))
+        options["draft"] = PromptLookup(texts=predicted(values["prediction"]["content"], chosen, exchange.reading))
     elif "draft" not in values and chosen.model.draft is not None:
         options["draft"] = chosen.model.draft
         if chosen.model.num_speculative is not None:
