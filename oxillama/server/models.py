@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from oxillama._util.checks import nearest
 from oxillama._util.text_files import read_text
@@ -93,6 +93,15 @@ class ServedModel:
         return self.engine
 
 
+class Known(NamedTuple):
+    """What requests need to know of a model's engine; `ServedModel` says what it means."""
+
+    chain: SamplerChain
+    ollama_chain: SamplerChain
+    fingerprint: str
+    capabilities: list[str]
+
+
 @dataclass(frozen=True)
 class Chosen:
     """What a request's `model` names: a model, and maybe an adapter of it. name: as the request has it."""
@@ -130,7 +139,7 @@ class Models:
         self.first = models[0]
         for model in models:
             if model.engine is not None:
-                self._loaded(model, model.engine)
+                self._loaded(model, model.engine, self._known(model.engine.engine))
 
     async def load_all(self) -> None:
         """Loads those that are loaded at start, one after another. A failure is kept with its model."""
@@ -145,9 +154,9 @@ class Models:
                 return
             model.state, stamp = "loading", stamp_of(model.path)
             try:
-                engine, draft = await in_thread(loaded_with_draft, model.load, model.load_draft)
+                engine, known, draft = await in_thread(self._load, model.load, model.load_draft)
                 model.draft = draft or model.draft
-                self._loaded(model, AsyncEngine(engine))
+                self._loaded(model, AsyncEngine(engine), known)
             except (OxiLlamaError, OSError, MemoryError) as error:
                 model.state, model.failed_with = "failed", stamp
                 if isinstance(error, ThreadStartError) and not model.at_start:
@@ -155,11 +164,31 @@ class Models:
                     raise
                 log.error("the model %s can't be loaded: %s", model.id, error)
 
-    def _loaded(self, model: ServedModel, engine: AsyncEngine) -> None:
-        model.chain = default_chain(engine.engine, self._config, PLAIN)
-        model.ollama_chain = default_chain(engine.engine, self._config, OLLAMA)
-        model.fingerprint = fingerprint_of(engine.engine)
-        model.capabilities = capabilities(engine.engine, self._config.tool_format, self.template)
+    def _load(
+        self, load: Loader, load_draft: Callable[[], DraftModel] | None
+    ) -> tuple[Engine, Known, DraftModel | None]:
+        """An engine, what requests need to know of it, and its draft: all of them or none."""
+        engine, draft = loaded_with_draft(load, load_draft)
+        try:
+            return engine, self._known(engine), draft
+        except BaseException:
+            engine.close()
+            if draft is not None:
+                draft.close()
+            raise
+
+    def _known(self, engine: Engine) -> Known:
+        """What requests need to know of an engine: its template is looked at for it, which takes a while."""
+        return Known(
+            default_chain(engine, self._config, PLAIN),
+            default_chain(engine, self._config, OLLAMA),
+            fingerprint_of(engine),
+            capabilities(engine, self._config.tool_format, self.template),
+        )
+
+    @staticmethod
+    def _loaded(model: ServedModel, engine: AsyncEngine, known: Known) -> None:
+        model.chain, model.ollama_chain, model.fingerprint, model.capabilities = known
         model.engine, model.state, model.used_at = engine, "ready", time.monotonic()
         model.fault = None
         model.facts = model.keep = None  # of the file as it was, and of requests before it left
