@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypedDict
 
-from oxillama._util.checks import MAX_CONTEXT, check_float, check_int, is_unicode
+from oxillama._util.checks import MAX_CONTEXT, check_float, check_int, is_unicode, suggests_fields
 from oxillama._util.json_values import unique_keys
 from oxillama._util.settings import check_fields, setting, settings
 from oxillama._util.text_files import without_mark
@@ -173,6 +173,7 @@ def _allowed(name: str, ids: Any) -> tuple[int, ...]:
     return checked
 
 
+@suggests_fields
 @settings()
 @dataclass(frozen=True, slots=True)
 class SamplerConfig:
