@@ -5,8 +5,8 @@ megabytes of brackets are millions of lists. Here depth and numbers of parts are
 threads have a turn after every few thousand steps.
 """
 
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
@@ -55,7 +55,8 @@ cdef class JsonTree:
     cdef Py_ssize_t _n, _at, _steps, _n_parts, _n_keys, _most_parts, _most_keys
     cdef int _depth, _most_depth
     cdef dict _known
-    cdef uint32_t *_chars                       # of a piece of a string; NULL until one has escapes
+    cdef bytearray _memory                      # of a piece of a string; None until one has escapes
+    cdef uint32_t *_chars                       # the same
     cdef object _field
     cdef readonly bint has_halves
 
@@ -63,9 +64,6 @@ cdef class JsonTree:
         self._owner, self._known, self._field = data, {}, ""
         self._text, self._n = <const uint8_t *> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
         self._most_depth, self._most_parts, self._most_keys = most_depth, most_parts, most_keys
-
-    def __dealloc__(self):
-        PyMem_Free(self._chars)
 
     def read(self):
         """The value. Raises JsonError, with the words and places of `json`; JsonTooMuch."""
@@ -279,10 +277,9 @@ cdef class JsonTree:
         cdef list parts = []
         cdef const char *wrong = NULL
         cdef Py_ssize_t wrong_at = 0
-        if self._chars == NULL:
-            self._chars = <uint32_t *> PyMem_Malloc(PIECE * sizeof(uint32_t))
-            if self._chars == NULL:
-                raise MemoryError
+        if self._memory is None:
+            self._memory = bytearray(PIECE * sizeof(uint32_t))
+            self._chars = <uint32_t *> PyByteArray_AS_STRING(self._memory)
         self._at = start
         while True:
             with nogil:

@@ -38,6 +38,7 @@ cdef extern from *:
     enum {
         OX_SPARE = 4,       /* threads that can be created beside a team's: Python's, and those of a neighbour that
                                starts some in the moment between the trial and the library's own */
+        OX_MOST_TRIED = 1024 + OX_SPARE,                /* as many as a team may have (config.MAX_THREADS) */
         OX_TRIES = 4,       /* with a millisecond between them: threads that have ended count for a while */
         OX_AGAIN = 5        /* seconds after which a team that is smaller than it was to be tries to grow */
     };
@@ -99,14 +100,12 @@ cdef extern from *:
     static int ox_creatable(int n)
     {
         ox_trial trial = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
-        ox_tried *threads = malloc((size_t)n * sizeof *threads);
+        ox_tried threads[OX_MOST_TRIED];
         pthread_attr_t attr;
         sigset_t all, before;
         int made = 0;
-        if (!threads || pthread_attr_init(&attr)) {
-            free(threads);
-            return 0;
-        }
+        if (n > OX_MOST_TRIED) n = OX_MOST_TRIED;
+        if (pthread_attr_init(&attr)) return 0;
         if (ox_stack_bytes) pthread_attr_setstacksize(&attr, ox_stack_bytes);
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -122,7 +121,6 @@ cdef extern from *:
         pthread_mutex_unlock(&trial.lock);
         for (int i = 0; i < made; i++) ox_see_off(&threads[i]);
         pthread_attr_destroy(&attr);
-        free(threads);
         return made;
     }
 

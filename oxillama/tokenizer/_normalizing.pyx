@@ -8,10 +8,10 @@ its marks. The table of rules is a double-array trie of bytes (Kanda, "Space- an
 
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint32_t
-from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, strlen
 
 from oxillama.errors import TokenizerError
+from oxillama.kernels._memory cimport freed, resized
 from oxillama.tokenizer._unigram cimport UnigramTrie
 
 cdef enum:
@@ -86,7 +86,7 @@ cdef class TextNormalizer:
                 raise MemoryError(f"a normalised text of {out.n} bytes")
             return PyUnicode_DecodeUTF8(<const char *> out.data, out.n, NULL) if out.n else ""
         finally:
-            free(out.data)
+            freed(out.data)
 
     cdef void _normalize(self, const uint8_t *text, Py_ssize_t n, bint before, bint after, Output *out) noexcept nogil:
         cdef Py_ssize_t at = 0, i
@@ -172,7 +172,10 @@ cdef inline bint _make_room(Output *out, Py_ssize_t n) noexcept nogil:
     if out.n + n <= out.room:
         return True
     room = out.n + n + out.room
-    larger = NULL if out.n + n >= 1 << 30 else <uint8_t *> realloc(out.data, room)
+    larger = NULL
+    if out.n + n < 1 << 30:
+        with gil:  # as often as a length doubles
+            larger = <uint8_t *> resized(out.data, room)
     if larger == NULL:
         out.failed, out.n = True, out.n + n
         return False
