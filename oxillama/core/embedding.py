@@ -122,15 +122,8 @@ class EmbeddingBatch:
     of the texts, as far as they were taken.
     """
 
-    def __init__(
-        self,
-        context: EngineContext,
-        input: Any,
-        pooling: str | None,
-        options: Mapping[str, Any],
-        *,
-        name: str = "input",
-    ) -> None:
+    def __init__(self, context: EngineContext, input: Any, pooling: str | None, options: Mapping[str, Any], *,
+                 name: str = "input") -> None:  # fmt: skip
         """Raises what `embed` raises, but for what is wrong with the model's numbers."""
         check_keywords("embed", options, EMBED_KEYWORDS)
         context.core.check_open()
@@ -179,14 +172,9 @@ _NO_ROW: NDArray[Any] = np.empty(0, np.float32)
 
 
 def embedding_requests(
-    context: EngineContext,
-    input: Any,
-    pooling: str | None,
-    options: Mapping[str, Any],
-    bell: Bell | None = None,
-    *,
+    context: EngineContext, input: Any, pooling: str | None, options: Mapping[str, Any], bell: Bell | None = None, *,
     name: str = "input",
-) -> tuple[list[EmbeddingRequest], ResultQueue, Callable[[], Embeddings]]:
+) -> tuple[list[EmbeddingRequest], ResultQueue, Callable[[], Embeddings]]:  # fmt: skip
     """Requests of `Engine.embed`, their outbox, and what gives the results when they are finished.
 
     Raises what `EmbeddingBatch` raises.

@@ -22,7 +22,9 @@ def shown(handle):
     callback = handle._callback
     task = getattr(callback, "__self__", None)
     coroutine = task.get_coro() if isinstance(task, asyncio.Task) else None
-    return " ".join(getattr(one, "__qualname__", type(one).__name__) for one in (callback, coroutine) if one is not None)
+    return " ".join(
+        getattr(one, "__qualname__", type(one).__name__) for one in (callback, coroutine) if one is not None
+    )
 
 
 def watch():
