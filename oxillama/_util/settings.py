@@ -8,9 +8,10 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
-from oxillama._util.checks import check_bool, check_choice, check_float, check_int, suggests_fields
+from oxillama._util.checks import check_bool, check_choice, check_float, check_int
 from oxillama.errors import ConfigError
 
 __all__ = ["Setting", "check_fields", "described", "setting", "settings", "settings_of"]
@@ -38,7 +39,7 @@ class Setting:
     most: float = math.inf
     above: bool = False
     choices: tuple[str, ...] = ()
-    check: Check | None = None
+    check: Any = None  # a Check, once it is declared
     size: bool = False
     metavar: str = ""
     secret: bool = False
@@ -52,19 +53,6 @@ class Setting:
         """The type of a list's items as they are typed; None for what is no list."""
         found = re.match(r"(?:Iterable|Sequence|tuple)\[(\w+)", self.kind.replace("collections.abc.", ""))
         return None if found is None else {"int": int, "str": str}.get(found[1])
-
-    def checked(self, value: Any) -> Any:
-        """The value as it is kept. Raises ConfigError, which names the field, for one that it can't have."""
-        shown = self.shown
-        if self.check is not None:
-            return self.check(shown, value)
-        if self.choices:
-            return check_choice(shown, value, self.choices)
-        if self.kind == "int":
-            return check_int(shown, value, int(self.least), int(self.most))
-        if self.kind == "float":
-            return check_float(shown, value, self.least, self.most, above=self.above)
-        return _CHECKS[self.kind](shown, value)
 
 
 def setting(default: T, text: str, *, brief: str = "", least: float = 0, most: float = math.inf, above: bool = False,
@@ -96,8 +84,8 @@ _DECLARED: dict[type, dict[str, Setting]] = {}
 
 
 def settings(prefix: str = "") -> Callable[[C], C]:
-    """Decorator of a frozen dataclass whose fields are settings: `check_fields` checks them, its docstring has their
-    meanings in place of the line `{fields}`, and an unknown keyword is a TypeError that names the nearest field.
+    """Decorator of a frozen dataclass whose fields are settings: `check_fields` checks them, and its docstring has
+    their meanings in place of the line `{fields}`.
 
     prefix: before the name of a field in errors.
     """
@@ -107,21 +95,29 @@ def settings(prefix: str = "") -> Callable[[C], C]:
         _DECLARED[cls] = known
         if cls.__doc__:  # there are none with -OO
             cls.__doc__ = inspect.cleandoc(cls.__doc__).replace("{fields}", described(known))
-        return suggests_fields(cls)
+        return cls
 
     return decorate
 
 
 def _declared(one: Any, prefix: str) -> Setting:
-    written = (
-        one.type if isinstance(one.type, str) else one.type.__name__ if isinstance(one.type, type) else str(one.type)
-    )
-    kind = written.removesuffix(" | None")
+    kind = one.type if isinstance(one.type, str) else one.type.__name__ if isinstance(one.type, type) else str(one.type)
     known: Setting = replace(one.metadata["setting"], name=one.name, shown=prefix + one.name, default=one.default,
-                             kind=kind)  # fmt: skip
-    if known.check is None and not known.choices and kind not in (*_CHECKS, "int", "float"):
-        raise TypeError(f"{one.name} is a {kind}, which needs a check of its own")
-    return known
+                             kind=kind.removesuffix(" | None"))  # fmt: skip
+    return replace(known, check=known.check or _check_of(known))
+
+
+def _check_of(known: Setting) -> Check:
+    """The check that the type and the range of a setting ask for."""
+    if known.choices:
+        return partial(check_choice, choices=known.choices)
+    if known.kind == "int":
+        return partial(check_int, minimum=int(known.least), maximum=int(known.most))
+    if known.kind == "float":
+        return partial(check_float, minimum=known.least, maximum=known.most, above=known.above)
+    if known.kind not in _CHECKS:
+        raise TypeError(f"{known.name} is a {known.kind}, which needs a check of its own")
+    return _CHECKS[known.kind]
 
 
 def settings_of(cls: type) -> dict[str, Setting]:
@@ -137,7 +133,7 @@ def check_fields(config: Any) -> None:
     for name, one in _DECLARED[type(config)].items():
         value = getattr(config, name)
         if value is not one.default:
-            object.__setattr__(config, name, one.default if value is None else one.checked(value))
+            object.__setattr__(config, name, one.default if value is None else one.check(one.shown, value))
 
 
 def described(known: dict[str, Setting]) -> str:

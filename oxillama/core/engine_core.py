@@ -6,7 +6,6 @@ import math
 import sys
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
@@ -421,10 +420,11 @@ class EngineCore:
                     arriving.append(request)
             with DeferredInterrupt(), self.loop.lock:  # or two that come together could both find the last place
                 if arriving:
-                    coming: Counter[Hashable] = Counter()
+                    coming: dict[Hashable, int] = {}
                     for change in list(self.loop.mail):
                         if isinstance(change, _Arrival) and change.requests:  # which have one owner
-                            coming[change.requests[0].sequence.owner] += len(change.requests)
+                            owner = change.requests[0].sequence.owner
+                            coming[owner] = coming.get(owner, 0) + len(change.requests)
                     self.scheduler.check_queue(len(arriving), arriving[0].sequence.owner, coming)
                 ticket = Finalizer(_DroppedTicket(self, arriving))
                 self.open.update(dict.fromkeys(arriving))

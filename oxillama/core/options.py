@@ -384,8 +384,11 @@ class TextOptions:
 
     def __post_init__(self) -> None:
         """Raises ConfigError for values out of range, and for options that exclude each other."""
-        check_fields(self)
-        vars(self)["n_each"] = self.n or 1
+        own = vars(self)
+        for name, one in _TEXT_FIELDS.items():  # as `check_fields`, without entering it for each request
+            if own[name] is not one.default:
+                own[name] = one.check(one.shown, own[name])
+        own["n_each"] = self.n or 1
         if self.max_tokens == 0 and self.prompt_logprobs is None:
             raise ConfigError(
                 "max_tokens must be at least 1, not 0, unless prompt_logprobs asks for those of the prompt"

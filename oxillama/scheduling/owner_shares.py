@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 
 from oxillama.scheduling.prefill_throttle import DEPTH, LEAST_CHUNK
 
@@ -20,36 +19,28 @@ def prompt_work(n: int, depth: int) -> float:
 
 
 class OwnerShares:
-    """Owners of live sequences, and the work of the steps that was done for each while there were several.
+    """The work of the steps that was done for each owner of live sequences, while there were several.
 
     A virtual token counter for each owner (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024): the one
     that had least comes first. An owner that comes, or comes back, begins with no less than the least of those that are
     there, so that none saves up turns. While an owner is alone it takes from none, and nothing is counted.
+
+    live: live sequences of each owner, as the scheduler counts them.
     """
 
-    def __init__(self) -> None:
-        self._live: Counter[Hashable] = Counter()  # live sequences of each owner
+    def __init__(self, live: Mapping[Hashable, int]) -> None:
+        self._live = live
         self._work: dict[Hashable, float] = {}
 
-    def __len__(self) -> int:
-        """Owners that have live sequences."""
-        return len(self._live)
-
     def enter(self, owner: Hashable) -> None:
-        """A sequence of this owner becomes live."""
-        if owner not in self._live and self._live:
-            least = min(self._work.get(other, 0.0) for other in self._live)
-            self._work = {other: work for other, work in self._work.items() if other in self._live or work > least}
-            self._work[owner] = max(self._work.get(owner, 0.0), least)
-        self._live[owner] += 1
+        """An owner has a live sequence now, and others have, too."""
+        least = min(self._work.get(other, 0.0) for other in self._live if other != owner)
+        self._work = {other: work for other, work in self._work.items() if other in self._live or work > least}
+        self._work[owner] = max(self._work.get(owner, 0.0), least)
 
-    def leave(self, owner: Hashable) -> None:
-        """A sequence of this owner is live no more."""
-        self._live[owner] -= 1
-        if not self._live[owner]:
-            del self._live[owner]
-            if len(self._live) < 2:
-                self._work.clear()
+    def clear(self) -> None:
+        """One owner at most has live sequences now."""
+        self._work.clear()
 
     def charge(self, owner: Hashable, work: float) -> None:
         """So much of a step is done for this owner."""
@@ -61,4 +52,4 @@ class OwnerShares:
 
     def order(self, owners: Iterable[Hashable]) -> list[Hashable]:
         """Owners by what was done for them, least first; of equals the one with the fewest live sequences."""
-        return sorted(owners, key=lambda owner: (self.work(owner), self._live[owner]))
+        return sorted(owners, key=lambda owner: (self.work(owner), self._live.get(owner, 0)))

@@ -22,7 +22,7 @@ from oxillama.scheduling.pools import RUNNING_SLOTS, SequencePool, StateSlots
 from oxillama.scheduling.prefill_throttle import PrefillThrottle
 from oxillama.scheduling.prefix_cache import LEAST_PART, WINDOWED, PrefixKvCache
 from oxillama.scheduling.sequence import Sequence
-from oxillama.scheduling.waiting_queue import Deadlines, WaitingQueues
+from oxillama.scheduling.waiting_queue import Deadlines, WaitingQueue
 
 __all__ = [
     "MAX_DRAFT_TOKENS",
@@ -116,8 +116,9 @@ class Scheduler:
         self.max_running = min(max_running, token_budget)
         self.running: list[Sequence] = []
         self.live: dict[int, Sequence] = {}
-        self.waiting = WaitingQueues()
-        self.shares = OwnerShares()
+        self.waiting = WaitingQueue()
+        self.owners: dict[Hashable, int] = {}  # live sequences of each
+        self.shares = OwnerShares(self.owners)
         self.n_steps = 0
         self.n_preempted = 0
         self.preempting = False
@@ -157,8 +158,8 @@ class Scheduler:
         none in its owner's share of it. coming: sequences of each owner that are about to be queued."""
         if self.waiting.n + sum(coming.values()) + n <= self.max_waiting:
             return
-        n_owners = len({owner, *self.waiting.owners, *coming})
-        n_own = self.waiting.n_of(owner) + coming.get(owner, 0) + n
+        n_owners = len({owner, *self.waiting.counts, *coming})
+        n_own = self.waiting.counts.get(owner, 0) + coming.get(owner, 0) + n
         if n_owners < 2 or n_own > max(1, self.max_waiting // n_owners):
             raise QueueFullError(
                 f"{self.waiting.n} requests are waiting, and {n} more would be over the limit of {self.max_waiting} "
@@ -186,7 +187,10 @@ class Scheduler:
         sequence.finished = sequence.preempted = sequence.cancelled = False
         self.waiting.add(sequence, self.n_steps, beside)
         self.live[sequence.id] = sequence
-        self.shares.enter(sequence.owner)
+        n = self.owners.get(sequence.owner, 0)
+        self.owners[sequence.owner] = n + 1
+        if not n and len(self.owners) > 1:
+            self.shares.enter(sequence.owner)
         if sequence.deadline < math.inf:
             self.deadlines.add(sequence, len(self.live))
         return sequence
@@ -235,7 +239,11 @@ class Scheduler:
         """
         if self.live.pop(sequence.id, None) is None:
             raise GenerateError(f"sequence {sequence.id} neither waits nor runs, and can't be finished")
-        self.shares.leave(sequence.owner)
+        self.owners[sequence.owner] -= 1
+        if not self.owners[sequence.owner]:
+            del self.owners[sequence.owner]
+            if len(self.owners) == 1:
+                self.shares.clear()
         if sequence.running:
             self.running.remove(sequence)
         if sequence.queued:
@@ -255,7 +263,9 @@ class Scheduler:
             sequence.finished = True
         self.blocks.reset()
         self.running, self.live, self.ended = [], {}, []
-        self.waiting, self.deadlines, self.shares = WaitingQueues(), Deadlines(), OwnerShares()
+        self.waiting, self.deadlines = WaitingQueue(), Deadlines()
+        self.owners.clear()
+        self.shares.clear()
 
     def drain_finished(self) -> list[Sequence]:
         """Sequences that ended since the last call, in that order; `cancelled` tells which of them were cancelled."""
@@ -276,7 +286,17 @@ class Scheduler:
         self.n_steps += 1
         self.preempting = False
         self._n_rows_left = self.row_budget
-        plan = self._schedule(beside) if len(self.shares) < 2 else self._schedule_owners(beside)
+        if len(self.owners) > 1:
+            plan = self._schedule_owners(beside)
+        else:
+            plan, budget = self._schedule_decodes(self.running, self.token_budget)
+            if self.waiting.n or len(plan) < len(self.running):
+                throttle = beside if plan and isinstance(beside, PrefillThrottle) else None
+                if throttle is not None:
+                    throttle.begin(len(plan))
+                elif plan and isinstance(beside, int):
+                    budget = min(budget, beside)
+                self._schedule_prefills(plan, budget, throttle)
         if self.pool.n_slots:  # a waiting sequence may have asked for a state before the end of this step
             plan = [(sequence, self.blocks.chunk(sequence, n) if n > 1 else n) for sequence, n in plan]
         for sequence, _ in plan:
@@ -287,18 +307,6 @@ class Scheduler:
             self._check_reserves()
         if self.debug:
             self.check_invariants(plan)
-        return plan
-
-    def _schedule(self, beside: int | PrefillThrottle | None) -> Plan:
-        """The plan of a step of one owner's sequences, without draft tokens."""
-        plan, budget = self._schedule_decodes(self.running, self.token_budget)
-        if self.waiting.n or len(plan) < len(self.running):
-            throttle = beside if plan and isinstance(beside, PrefillThrottle) else None
-            if throttle is not None:
-                throttle.begin(len(plan))
-            elif plan and isinstance(beside, int):
-                budget = min(budget, beside)
-            self._schedule_prefills(plan, budget, throttle)
         return plan
 
     def _schedule_decodes(self, sequences: list[Sequence], budget: int) -> tuple[Plan, int]:
@@ -327,7 +335,7 @@ class Scheduler:
                     throttle.take(n, sequence.n_computed)
         if self.preempting:
             plan[:] = [(sequence, n) for sequence, n in plan if sequence.running]
-        owner = next(iter(self.waiting.owners), None)
+        owner = next(iter(self.waiting.counts), None)
         while budget > 0 and not self.preempting and (admitted := self._admit(budget, throttle, owner)):
             n = self._share(admitted, budget, throttle)
             if not n:  # it begins deep in its prompt, by the prefix cache, where not even one more token fits
@@ -339,14 +347,14 @@ class Scheduler:
                 throttle.take(n, admitted.n_computed)
 
     def _schedule_owners(self, beside: int | PrefillThrottle | None) -> Plan:
-        """`_schedule` where sequences have several owners.
+        """The plan of a step where sequences have several owners, without draft tokens.
 
         Prompts of the owner that had least go first, and the step is its. Each other owner has no more work done in it
         than they take: of its decoding sequences as many as that allows, then of its prompts. A step after one that
         left decoding sequences out has all of them.
         """
         rows = [sequence for sequence in self.running if sequence.is_decoding]
-        order = self.shares.order({*self.waiting.owners, *(s.owner for s in self.running if not s.is_decoding)})
+        order = self.shares.order({*self.waiting.counts, *(s.owner for s in self.running if not s.is_decoding)})
         throttle = beside if rows and order and isinstance(beside, PrefillThrottle) else None
         if throttle is not None:
             had = [self.shares.work(sequence.owner) for sequence in rows if sequence.owner != order[0]]
@@ -477,7 +485,7 @@ class Scheduler:
             if len(self.running) == 1:
                 self.blocks.reclaim_blocks(sequence, n)
                 return self.blocks.extend(sequence, n)
-            victim = yielding.victim(self.running, len(self.shares))
+            victim = yielding.victim(self.running, len(self.owners))
             self._preempt(victim)
             if victim is sequence:
                 return False
@@ -518,7 +526,7 @@ class Scheduler:
         if self.running and self.blocks.awaits_prefix(sequence, self.running):
             return None
         if full:
-            share = max(1, self.max_running // len(self.shares))
+            share = max(1, self.max_running // len(self.owners))
             if (other := yielding.place_yielder(self.running, owner, share)) is None:
                 return None
             self._preempt(other)

@@ -1,7 +1,6 @@
 """Waiting queue: requests by priority and age, and their deadlines."""
 
 import heapq
-import itertools
 import math
 from collections.abc import Hashable, Iterator
 
@@ -11,7 +10,6 @@ __all__ = [
     "AGEING_STEPS",
     "Deadlines",
     "WaitingQueue",
-    "WaitingQueues",
 ]
 
 # Steps of waiting that are worth one level of priority. So a request is overtaken at most by those that come within
@@ -20,47 +18,58 @@ AGEING_STEPS = 128
 
 
 class WaitingQueue:
-    """Sequences by rank: the step in which each came, less `AGEING_STEPS` for each level of its priority.
+    """Sequences of each owner by rank: the step in which each came, less `AGEING_STEPS` for each level of its priority.
 
     A sequence ages by keeping its rank while the ranks of newcomers grow, so that nothing is sorted again. Entries of
     ended sequences are skipped when they come first: removing each would cost a walk of the heap.
+
+    n: sequences that wait, of all owners. counts: of each owner that has some.
     """
 
-    def __init__(self, numbers: Iterator[int]) -> None:
-        """`numbers`: of sequences in the order in which they came, of all queues of a scheduler."""
-        self._heap: list[tuple[tuple[int, int], Sequence]] = []
-        self._numbers = numbers
-        self.n = 0
+    def __init__(self) -> None:
+        self._heaps: dict[Hashable, list[tuple[tuple[int, int], Sequence]]] = {}
+        self._n_added = self.n = 0
+        self.counts: dict[Hashable, int] = {}
 
     def add(self, sequence: Sequence, step: int, beside: Sequence | None = None) -> None:
         """Adds a sequence behind those of its priority; or behind those that rank with `beside`, which came before."""
+        self._n_added += 1
         first = step - AGEING_STEPS * sequence.priority if beside is None else beside.rank[0]
-        sequence.rank = (first, next(self._numbers))
+        sequence.rank = (first, self._n_added)
         self.put_back(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
         """Adds a sequence again at the place of its rank, as after a preemption."""
+        owner = sequence.owner
         sequence.queued = True
         self.n += 1
-        heapq.heappush(self._heap, (sequence.rank, sequence))
+        self.counts[owner] = self.counts.get(owner, 0) + 1
+        heapq.heappush(self._heaps.setdefault(owner, []), (sequence.rank, sequence))
 
     def remove(self, sequence: Sequence) -> None:
         """Removes a waiting sequence."""
+        owner = sequence.owner
         sequence.queued = False
         self.n -= 1
-        if self._heap[0][1] is sequence:  # it starts, and may be put back with the same rank
-            heapq.heappop(self._heap)
-        if len(self._heap) > 2 * self.n + 64:
-            self._heap = [entry for entry in self._heap if _waits(entry)]
-            heapq.heapify(self._heap)
+        self.counts[owner] -= 1
+        if not self.counts[owner]:
+            del self.counts[owner], self._heaps[owner]
+            return
+        heap = self._heaps[owner]
+        if heap[0][1] is sequence:  # it starts, and may be put back with the same rank
+            heapq.heappop(heap)
+        if len(heap) > 2 * self.counts[owner] + 64:
+            self._heaps[owner] = heap = [entry for entry in heap if _waits(entry)]
+            heapq.heapify(heap)
 
-    def first(self) -> Sequence | None:
-        """The next sequence to start; None if none waits."""
-        while self._heap:
-            rank, sequence = self._heap[0]
+    def first(self, owner: Hashable = None) -> Sequence | None:
+        """The next sequence of an owner to start; None if none waits."""
+        heap = self._heaps.get(owner)
+        while heap:
+            rank, sequence = heap[0]
             if sequence.queued and sequence.rank == rank:  # as `_waits` says
                 return sequence
-            heapq.heappop(self._heap)
+            heapq.heappop(heap)
         return None
 
     def __len__(self) -> int:
@@ -68,61 +77,7 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[Sequence]:
         """In no particular order."""
-        return (entry[1] for entry in self._heap if _waits(entry))
-
-
-class WaitingQueues:
-    """A waiting queue for each owner of sequences. n: sequences that wait in all of them."""
-
-    def __init__(self) -> None:
-        self._queues: dict[Hashable, WaitingQueue] = {}
-        self._numbers = itertools.count(1)
-        self.n = 0
-
-    @property
-    def owners(self) -> list[Hashable]:
-        """Owners of sequences that wait."""
-        return list(self._queues)
-
-    def n_of(self, owner: Hashable) -> int:
-        """Sequences of an owner that wait."""
-        queue = self._queues.get(owner)
-        return 0 if queue is None else queue.n
-
-    def add(self, sequence: Sequence, step: int, beside: Sequence | None = None) -> None:
-        """`WaitingQueue.add` to the queue of its owner."""
-        self._queue(sequence.owner).add(sequence, step, beside)
-        self.n += 1
-
-    def put_back(self, sequence: Sequence) -> None:
-        """Adds a sequence again at the place of its rank, as after a preemption."""
-        self._queue(sequence.owner).put_back(sequence)
-        self.n += 1
-
-    def remove(self, sequence: Sequence) -> None:
-        """Removes a waiting sequence."""
-        queue = self._queues[sequence.owner]
-        queue.remove(sequence)
-        self.n -= 1
-        if not queue.n:
-            del self._queues[sequence.owner]
-
-    def first(self, owner: Hashable = None) -> Sequence | None:
-        """The next sequence of an owner to start; None if none waits."""
-        queue = self._queues.get(owner)
-        return None if queue is None else queue.first()
-
-    def _queue(self, owner: Hashable) -> WaitingQueue:
-        if owner not in self._queues:
-            self._queues[owner] = WaitingQueue(self._numbers)
-        return self._queues[owner]
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __iter__(self) -> Iterator[Sequence]:
-        """In no particular order."""
-        return itertools.chain.from_iterable(self._queues.values())
+        return (entry[1] for heap in self._heaps.values() for entry in heap if _waits(entry))
 
 
 class Deadlines:

@@ -12,7 +12,7 @@ from oxillama.core.async_requests import Call, CoroutineBell
 from oxillama.core.chat import chat_prompt, owner_of
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import TextOptions, read_options
-from oxillama.core.prompts import check_length
+from oxillama.core.prompts import check_length, fim_marks
 from oxillama.core.request import ResultQueue
 from oxillama.core.results import Chunk
 from oxillama.drafts.prompt_lookup import PromptLookup
@@ -206,12 +206,13 @@ def _prompt(ask: Ask, name: str, prompt: Any) -> tuple[list[int], str]:
     engine = ask.chosen.model.ready.engine
     tokenizer, factory = engine.tokenizer, engine.context.factory
     if ask.suffix is not None:
-        check_length(tokenizer, name, prompt, engine.context_size)
-        check_length(tokenizer, "suffix", ask.suffix, engine.context_size, continuation=True)
         try:
-            return engine.infill_tokens(prompt, ask.suffix), ""
+            fim_marks(tokenizer)
         except UnsupportedModelError as error:
             raise bad_value("suffix", f"suffix: {error}", "unsupported_parameter") from None
+        check_length(tokenizer, name, prompt, engine.context_size)
+        check_length(tokenizer, "suffix", ask.suffix, engine.context_size, continuation=True)
+        return engine.infill_tokens(prompt, ask.suffix), ""
     if not isinstance(prompt, str):
         ids = factory.ids(name, prompt)
         return ids, factory.echo(prompt, ids) if ask.echo else ""

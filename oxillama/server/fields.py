@@ -118,8 +118,6 @@ _APART = (
     engine("frequency_penalty", Number(-2, 2, lenient_most=1000), "taken off for each time that a token came"),
     engine("presence_penalty", Number(-2, 2, lenient_most=1000), "taken off once"),
     engine("top_k", Integer(-1, MAX_TOKEN), "the k likeliest tokens; 0 and -1 keep all"),
-    engine("repeat_penalty", Number(0, BIG, above=True), "`repetition_penalty`", "repetition_penalty"),
-    engine("repeat_last_n", Integer(0, MAX_CONTEXT), "`repetition_penalty_window`", "repetition_penalty_window"),
     engine("dry_sequence_breakers", ListOf(Text(1, MAX_STOP), 256), "strings that no repetition reaches across"),
     engine("seed", Integer(-(1 << 63), MAX_SEED), "the same seed gives the same text; choice i has seed + i"),
     engine("logit_bias", MapOf(Number(-100, 100), MAX_BIASES, token_key), "token id to what its logit gets; -100 bans"),
@@ -134,6 +132,8 @@ _ELSEWHERE = {*FORMS, "schema_mode", *(field.name for field in _APART)}
 SAMPLING = (
     *_APART,
     *(of_setting(one) for name, one in settings_of(SamplerConfig).items() if name not in _ELSEWHERE),
+    engine("repeat_penalty", Number(0, BIG, above=True), "`repetition_penalty`", "repetition_penalty"),
+    engine("repeat_last_n", Integer(0, MAX_CONTEXT), "`repetition_penalty_window`", "repetition_penalty_window"),
 )
 CHOICES = ListOf(Text(), MAX_CHOICES, 1, MAX_SOURCE)
 STRUCTURED = Record(

@@ -5,11 +5,13 @@ from dataclasses import dataclass, fields
 import pytest
 
 import oxillama as ox
+from oxillama._util.checks import suggests_fields
 from oxillama._util.settings import check_fields, setting, settings, settings_of
 from oxillama.config import SamplingOptions
 from oxillama.errors import ConfigError
 
 
+@suggests_fields
 @settings("box.")
 @dataclass(frozen=True, slots=True)
 class Box:

@@ -69,7 +69,7 @@ def test_a_model_is_not_written_over(run, tmp_path):
         (("pack", LLAMA, "-t", "0"), "--threads must be from 1 to 1024, not 0"),
         (("pack", LLAMA, "--verify"), "there is no such file"),
         (("run", "x", "--packed", "/no/such"), "there is no such file"),
-        (("run", "x", "--packed", "--no-repack"), "--packed must be left out with repack=False"),
+        (("run", "x", "--packed", "--no-repack"), "--packed must be left out with --no-repack"),
         (("cache", "list", "x"), "unrecognized arguments: x"),
     ],
 )

@@ -173,8 +173,8 @@ def test_all_sequences_of_all_owners_end(seed):
         n += 1
         assert n < 30_000, "a sequence never ends"
     assert all(len(s.tokens) == s.n_prompt + outputs[s.id] for s in made)
-    assert len(scheduler.shares) == 0
-    assert scheduler.waiting.owners == []
+    assert not scheduler.owners
+    assert scheduler.waiting.counts == {}
 
 
 def test_owners_that_always_have_prompts_get_as_many_tokens():
@@ -182,7 +182,7 @@ def test_owners_that_always_have_prompts_get_as_many_tokens():
     done = {"a": 0, "b": 0}
     for i in range(400):
         for owner, n_prompt in (("a", 200), ("b", 7)):
-            while scheduler.waiting.n_of(owner) < 30:
+            while scheduler.waiting.counts.get(owner, 0) < 30:
                 add(scheduler, outputs, owner, n_prompt, 1, first=random.Random(i).randrange(1 << 40))
         plan = scheduler.step()
         for s, n in plan:
@@ -192,23 +192,38 @@ def test_owners_that_always_have_prompts_get_as_many_tokens():
 
 
 def test_an_owner_that_was_idle_saved_nothing_up():
-    shares = OwnerShares()
+    live = {}
+    shares = OwnerShares(live)
+
+    def enter(owner):
+        live[owner] = 1
+        if len(live) > 1:
+            shares.enter(owner)
+
     for owner in ("a", "b", "c"):
-        shares.enter(owner)
+        enter(owner)
     shares.charge("a", 500)
     shares.charge("b", 700)
-    shares.leave("c")
-    shares.enter("c")
+    del live["c"]
+    enter("c")
     assert shares.work("c") == 500
     shares.charge("c", 300)
-    shares.leave("c")
-    shares.enter("c")
+    del live["c"]
+    enter("c")
     assert shares.work("c") == 800  # nor does it forget what it had
-    shares.leave("b")
-    shares.leave("c")
-    assert (len(shares), shares.work("a")) == (1, 0)  # alone, it takes from none
-    shares.leave("a")
-    assert len(shares) == 0
+
+
+def test_an_owner_that_is_alone_takes_from_none():
+    scheduler = Scheduler(SequencePool(100), 16, 512)
+    first, other = owned("a", 3), owned("b", 3)
+    scheduler.add_request(first)
+    scheduler.add_request(other)
+    scheduler.step()
+    assert scheduler.shares.work("a") > 0
+    scheduler.cancel(other)
+    assert (scheduler.owners, scheduler.shares.work("a")) == ({"a": 1}, 0)
+    scheduler.cancel(first)
+    assert not scheduler.owners
 
 
 def test_the_queue_has_room_for_each_owner():

@@ -140,7 +140,7 @@ def test_ended_sequences_leave_the_queue():
         scheduler.add_request(s)
         scheduler.finish(s)
     assert len(scheduler.waiting) == 0
-    assert sum(len(queue._heap) for queue in scheduler.waiting._queues.values()) < 100
+    assert sum(map(len, scheduler.waiting._heaps.values())) < 100
     assert len(scheduler.deadlines) < 100
 
 

@@ -37,7 +37,11 @@ BIG = 2 << 20
 LARGE = (
     ("/v1/completions", {"prompt": "word " * (BIG // 5)}, 400),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "é" * BIG}]}, 400),
-    ("/v1/completions", {"prompt": "a", "prediction": {"type": "content", "content": "word " * (BIG // 5)}}, 400),
+    (
+        "/v1/completions",
+        {"prompt": "a", "max_tokens": 1, "prediction": {"type": "content", "content": "word " * (BIG // 5)}},
+        200,
+    ),
     ("/v1/completions", b"[" * BIG, 400),
     ("/v1/completions", b'{"prompt": [' + b"[1]," * (BIG // 4) + b"[1]]}", 400),
     ("/v1/score", {"text_1": "a", "text_2": ["b"] * 65_536}, 400),

@@ -253,7 +253,8 @@ def test_names_of_tools_break_no_header(configured, tmp_path):
     assert answer.status == 200
     said = answer.headers["x-oxillama-warnings"]
     assert said.startswith("the arguments of a??X-Other: 1 are held to no schema; the arguments of ??? are held to no")
-    assert len(said) == 1000
+    assert said.endswith(" more")
+    assert len(said) <= 1024
     assert "x-other" not in answer.headers
 
 

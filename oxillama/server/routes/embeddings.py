@@ -99,10 +99,11 @@ async def score(exchange: Exchange) -> None:
     """POST /score: of a model with a classifier its score of each pair, of others the cosine of their embeddings."""
     values = await exchange.fields(SCORE)
     chosen = await exchange.service.models.use(values.get("model"))
-    pairs = pairs_of(values)
     context = chosen.model.ready.engine.context
     ranks = context.classifier is not None
-    check_count("text_2", len(pairs), chosen, 1 if ranks else 2)
+    if isinstance(values["text_2"], list):
+        check_count("text_2", len(values["text_2"]), chosen, 1 if ranks else 2)
+    pairs = pairs_of(values)
 
     def make() -> EmbeddingBatch:
         check_size("text_2", sum(len(first) + len(second) for first, second in pairs), exchange)
