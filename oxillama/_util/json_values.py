@@ -1,11 +1,18 @@
 """Results as values that `json.dumps` takes, also with allow_nan=False."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-__all__ = ["fields_as_json", "json_value", "unique_keys"]
+from oxillama._util.json_tree import JsonError, JsonTooMuch, JsonTree
+
+__all__ = ["LARGE", "fields_as_json", "json_value", "large_json", "loads_unique", "unique_keys"]
+
+LARGE = 1 << 16  # characters of JSON text from which on other threads run while it is read
+MOST = 1 << 62
+DEPTH = 900  # of a large text
 
 
 def json_value(value: Any) -> Any:
@@ -46,3 +53,18 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("an object has the same key twice")
     return found
+
+
+def loads_unique(text: str | bytes) -> Any:
+    """`json.loads` with `unique_keys`; other threads run while a large text is read."""
+    if isinstance(text, str) and len(text) > LARGE:
+        try:
+            return large_json(text).read()
+        except (JsonError, JsonTooMuch, UnicodeEncodeError):
+            pass  # what is wrong with it, or isn't, is for `json` to say
+    return json.loads(text, object_pairs_hook=unique_keys)
+
+
+def large_json(text: str) -> JsonTree:
+    """Reader of a large text. Raises UnicodeEncodeError for one with halves of surrogate pairs."""
+    return JsonTree(text.encode(), most_depth=DEPTH, most_parts=MOST, most_keys=MOST)

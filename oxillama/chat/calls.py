@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oxillama._util.json_values import fields_as_json, json_value, unique_keys
+from oxillama._util.checks import is_unicode
+from oxillama._util.json_tree import JsonTooMuch
+from oxillama._util.json_values import LARGE, fields_as_json, json_value, large_json, unique_keys
 
 __all__ = [
     "AnyToolCall",
@@ -82,12 +84,26 @@ def call_id(number: int) -> str:
 def read_json(text: str, *, halves: bool = False, any_number: bool = False) -> Any:
     """JSON as Python values. Raises ValueError for ambiguous or invalid text: keys that come twice, numbers that no
     float can hold (which `any_number` lets through), halves of surrogate pairs (`halves`), too deep nesting."""
+    if len(text) > LARGE and not any_number and is_unicode(text):
+        return _read_large(text, halves)
     numbers: dict[str, Any] = {} if any_number else {"parse_float": _float, "parse_constant": _constant}
     try:
         value = json.loads(text, object_pairs_hook=unique_keys, **numbers)
     except RecursionError:
         raise ValueError("it nests too deeply") from None
     if not halves and "\\u" in text and has_halves(value):
+        raise ValueError("a string holds half of a surrogate pair")
+    return value
+
+
+def _read_large(text: str, halves: bool) -> Any:
+    """The same of a large text, while other threads run."""
+    tree = large_json(text)
+    try:
+        value = tree.read()
+    except JsonTooMuch:
+        raise ValueError("it nests too deeply") from None
+    if tree.has_halves and not halves and has_halves(value):
         raise ValueError("a string holds half of a surrogate pair")
     return value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +35,7 @@ __all__ = [
     "DiffuseOptions",
     "EmbedOptions",
     "EmbedPooling",
+    "EmbeddingBatch",
     "EmbeddingRequest",
     "Embeddings",
     "PoolingSettings",
@@ -47,6 +48,7 @@ __all__ = [
     "logits_request",
     "pair_ids",
     "pool",
+    "ranked",
     "ranking_requests",
     "read_pooling",
     "result_of",
@@ -112,42 +114,80 @@ class EmbeddingRequest(Request):
         return "stop"
 
 
+class EmbeddingBatch:
+    """Texts of one call as token ids, and their results, of which requests are made a part at a time: sixty thousand
+    at once would be a million objects.
+
+    Texts of like length are computed together, whatever their order. n_tokens: of all texts. rows: results in the order
+    of the texts, as far as they were taken.
+    """
+
+    def __init__(self, context: EngineContext, input: Any, pooling: str | None, options: Mapping[str, Any], *,
+                 name: str = "input") -> None:  # fmt: skip
+        """Raises what `embed` raises, but for what is wrong with the model's numbers."""
+        check_keywords("embed", options, EMBED_KEYWORDS)
+        context.core.check_open()
+        fields = dict(options)
+        self._loras = loras = context.loras.select(check_wanted("lora", fields.pop("lora", None)))
+        self._settings = settings = choose_pooling(
+            context.pooling, context.classifier, context.spec.n_embd, pooling=pooling, **fields
+        )
+        self._single, named = read_prompts(name, input)
+        # Pairs that a decoder scores begin alike, and of all their hidden states it reads the last alone.
+        shares = settings.classifier is not None and not settings.classifier.of_first
+        self._key = ServingOptions().cache_key(context.factory.kv_type, loras) if shares else None
+        self._encodes = context.spec.decoder_start is not None
+        self._ids = [context.factory.fitting(part, prompt) for part, prompt in named]
+        self._order = sorted(range(len(self._ids)), key=lambda i: len(self._ids[i]), reverse=True)
+        self.n_tokens = sum(map(len, self._ids))
+        self.rows: list[NDArray[Any]] = [_NO_ROW] * len(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def requests(self, start: int, end: int, outbox: ResultQueue) -> list[EmbeddingRequest]:
+        """Requests of a part of the texts, in the order in which they are computed; to be made once."""
+        return [self._request(i, outbox) for i in self._order[start:end]]
+
+    def _request(self, i: int, outbox: ResultQueue) -> EmbeddingRequest:
+        ids, self._ids[i] = self._ids[i], []
+        return EmbeddingRequest(
+            ids, self._settings, outbox, index=i, loras=self._loras, cache_key=self._key,
+            n_source=len(ids) * self._encodes,
+        )  # fmt: skip
+
+    def take(self, requests: list[EmbeddingRequest]) -> None:
+        """Takes the results of requests that are finished."""
+        for request in requests:
+            self.rows[request.index] = request.result
+
+    def result(self) -> Embeddings:
+        """All of them, as `embed` returns them."""
+        if self._single:
+            return self.rows[0]
+        return self.rows if self._settings.pooling == "none" else np.stack(self.rows)
+
+
+_NO_ROW: NDArray[Any] = np.empty(0, np.float32)
+
+
 def embedding_requests(
-    context: EngineContext,
-    input: Any,
-    pooling: str | None,
-    options: Mapping[str, Any],
-    bell: Bell | None = None,
-    *,
+    context: EngineContext, input: Any, pooling: str | None, options: Mapping[str, Any], bell: Bell | None = None, *,
     name: str = "input",
-) -> tuple[list[EmbeddingRequest], ResultQueue, Callable[[], Embeddings]]:
+) -> tuple[list[EmbeddingRequest], ResultQueue, Callable[[], Embeddings]]:  # fmt: skip
     """Requests of `Engine.embed`, their outbox, and what gives the results when they are finished.
 
-    Texts of like length are computed together, whatever their order. Raises what `embed` raises, but for what is wrong
-    with the model's numbers.
+    Raises what `EmbeddingBatch` raises.
     """
-    check_keywords("embed", options, EMBED_KEYWORDS)
-    context.core.check_open()
-    fields = dict(options)
-    loras = context.loras.select(check_wanted("lora", fields.pop("lora", None)))
-    settings = choose_pooling(context.pooling, context.classifier, context.spec.n_embd, pooling=pooling, **fields)
-    single, named = read_prompts(name, input)
-    outbox, factory = ResultQueue(len(named), bell), context.factory
-    # Pairs that a decoder scores begin alike, and of all their hidden states it reads the last alone.
-    shares = settings.classifier is not None and not settings.classifier.of_first
-    key = ServingOptions().cache_key(factory.kv_type, loras) if shares else None
-    encodes = context.spec.decoder_start is not None
-    requests = []
-    for i, (part, prompt) in enumerate(named):
-        ids = factory.fitting(part, prompt)
-        n = len(ids) * encodes
-        requests.append(EmbeddingRequest(ids, settings, outbox, index=i, loras=loras, cache_key=key, n_source=n))
+    batch = EmbeddingBatch(context, input, pooling, options, name=name)
+    outbox = ResultQueue(len(batch), bell)
+    requests = batch.requests(0, len(batch), outbox)
 
     def results() -> Embeddings:
-        found = [request.result for request in requests]
-        return found[0] if single else found if settings.pooling == "none" else np.stack(found)
+        batch.take(requests)
+        return batch.result()
 
-    return sorted(requests, key=lambda r: len(r.sequence.tokens), reverse=True), outbox, results
+    return requests, outbox, results
 
 
 def logits_request(
@@ -238,11 +278,13 @@ def ranking_requests(
     n = len(pairs) if top_n is None else check_int("top_n", top_n, 1, 1 << 31)
     requests, outbox, scores = embedding_requests(context, pairs, "rank", {"lora": lora}, bell, name="documents")
 
-    def results() -> list[RankedDocument]:
-        found = [RankedDocument(i, float(row[0]), row) for i, row in enumerate(scores())]
-        return sorted(found, key=lambda document: -document.score)[:n]
+    return requests, outbox, lambda: ranked(scores(), n)
 
-    return requests, outbox, results
+
+def ranked(rows: Iterable[NDArray[np.float32]], n: int | None) -> list[RankedDocument]:
+    """Documents by what a classifier gave for them, best first; n at most."""
+    found = [RankedDocument(i, float(row[0]), row) for i, row in enumerate(rows)]
+    return sorted(found, key=lambda document: -document.score)[:n]
 
 
 def read_pairs(context: EngineContext, query: Any, documents: Any, template: Any) -> list[list[int]]:

@@ -306,6 +306,8 @@ class EngineCore:
             self.drafting.forget(request)
         request.finish(reason, error)
         self.open.pop(request, None)
+        if not request.keep_blocks and request.sequence.handle is request:
+            request.sequence.handle = None  # or each request would be left for the collector
         if request.clock.submitted_at:
             self.meter.ended(request, error)
 

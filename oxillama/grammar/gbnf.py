@@ -39,6 +39,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPES = {"t": "\t", "r": "\r", "n": "\n"}
 _POSTFIX = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 MAX_DIGITS = 18
+CLASS_UNITS = 3  # of the budget, for a character of a class
 
 
 def parse_gbnf(text: str, token_id: TokenId | None = None, budget: int | None = None) -> tuple[RuleSet, int]:
@@ -173,6 +174,7 @@ class _Parser:
             raise self.error('this string is never closed: expected "')
         body = found.group(1)
         if "\\" in body:
+            self.budget.spend(2 * body.count("\\"), self.name)
             body = self.unescaped(found.start(1), found.end(1))
         if surrogate := _SURROGATE.search(body):
             raise self.error(f"U+{ord(surrogate.group()):04X} is half of a surrogate pair: write the character itself")
@@ -184,10 +186,10 @@ class _Parser:
         if not found:
             raise self.error("this class of characters is never closed: expected ]")
         if found.group() not in self.classes:
+            self.budget.spend(CLASS_UNITS * (found.end() - found.start()), self.name)
             ranges = self.parse_ranges(found.start(2), found.end(2))
             if not ranges:
                 raise self.error("this class of characters is empty: write . for any character")
-            self.budget.spend(len(ranges), self.name)
             sequences = utf8_sequences(tuple(ranges), bool(found.group(1)))
             self.classes[found.group()] = self.rules.chars(sequences)
         self.at = found.end()

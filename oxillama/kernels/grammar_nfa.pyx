@@ -22,6 +22,7 @@ cdef enum:
     LOOP_COPY = 160             # states of a rule that loops may hold a copy of
     TINY = 10                   # and of one that is copied anywhere
     MAX_COPIES = 1 << 14        # copies times states
+    STATES_PER_TURN = 1 << 13   # after which other threads have a turn: a power of two
 
 
 cdef object too_large():
@@ -80,6 +81,9 @@ cdef class Nfa:
         if self.head.n + self.to.n >= self.most:
             self.rules.budget.spend(self.rules.budget.left + 1, TOO_LARGE)
         push(&self.head, -1)
+        if not self.head.n & (STATES_PER_TURN - 1):
+            with nogil:
+                pass
         return self.head.n - 1
 
     cdef int edge(self, int32_t source, int kind, int32_t value, int32_t target) except -1:

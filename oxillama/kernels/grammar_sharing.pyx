@@ -6,6 +6,7 @@ cdef frozenset TEXTS = frozenset((str,))
 
 cdef enum:
     MAX_DEPTH = 400     # a level takes some hundred bytes of the C stack
+    PARTS_PER_TURN = 1 << 10    # after which other threads have a turn
 
 
 cdef class Sharing:
@@ -17,11 +18,12 @@ cdef class Sharing:
     cdef dict parts
     cdef dict read, read_exact
     cdef frozenset notes, maps, values
-    cdef int depth
+    cdef int depth, until_turn
 
     def __init__(self, frozenset notes not None, frozenset maps not None, frozenset values not None):
         self.notes, self.maps, self.values = notes, maps, values
         self.parts, self.read, self.read_exact = {}, {}, {}
+        self.until_turn = PARTS_PER_TURN
 
     cpdef object of(self, object part, bint is_map, bint is_value):
         """The shared object of a dict or list. is_map: its keys are names; is_value: it is data and not a schema.
@@ -34,6 +36,11 @@ cdef class Sharing:
         if self.depth >= MAX_DEPTH:
             raise RecursionError("the schema is too deep")
         self.depth += 1
+        self.until_turn -= 1
+        if self.until_turn < 0:
+            self.until_turn = PARTS_PER_TURN
+            with nogil:
+                pass
         if type(part) is dict:
             found = self.of_dict(<dict> part, is_map, is_value)
         elif type(part) is list:

@@ -46,6 +46,11 @@ MAX_MESSAGES = 1 << 16
 MAX_BIASES = 1024
 MAX_STOPS, MAX_STOP = 16, 256
 MAX_CHOICES = 1 << 14
+# Characters of a schema, a grammar, a pattern, a list of choices, and of all tools together. Agents' tools have a small
+# part of them; of more, single steps of reading and freeing them would keep other requests waiting.
+MAX_SOURCE = 1 << 20
+SCHEMA = Json(SCHEMA_DEPTH, MAX_SOURCE)
+SOURCE = Text(0, MAX_SOURCE)
 BIG = 1e30
 
 
@@ -130,13 +135,13 @@ SAMPLING = (
     engine("repeat_penalty", Number(0, BIG, above=True), "`repetition_penalty`", "repetition_penalty"),
     engine("repeat_last_n", Integer(0, MAX_CONTEXT), "`repetition_penalty_window`", "repetition_penalty_window"),
 )
-CHOICES = ListOf(Text(), MAX_CHOICES, 1)
+CHOICES = ListOf(Text(), MAX_CHOICES, 1, MAX_SOURCE)
 STRUCTURED = Record(
     (
-        Field("json", Either({"object": Json(SCHEMA_DEPTH), "string": Text(), "boolean": Boolean()}), "a JSON schema"),
-        Field("regex", Text(), "a pattern that the whole text matches"),
+        Field("json", Either({"object": SCHEMA, "string": SOURCE, "boolean": Boolean()}), "a JSON schema"),
+        Field("regex", SOURCE, "a pattern that the whole text matches"),
         Field("choice", CHOICES, "texts of which it is one"),
-        Field("grammar", Text(), "GBNF that it follows"),
+        Field("grammar", SOURCE, "GBNF that it follows"),
         refused("json_object", "give response_format {'type': 'json_object'}", False),
         refused("disable_fallback", "", False),
         accepted("disable_any_whitespace", Boolean(), "JSON has at most one space between tokens in any case"),
@@ -149,7 +154,7 @@ JSON_SCHEMA = Record(
     (
         Field("name", Text(0, MAX_NAME), "of the schema"),
         Field("description", Text(), "for the reader"),
-        Field("schema", Json(SCHEMA_DEPTH), "what the text, as JSON, must follow", required=True),
+        Field("schema", SCHEMA, "what the text, as JSON, must follow", required=True),
         accepted("strict", Boolean(), "the schema is held either way"),
     )
 )
@@ -157,17 +162,17 @@ RESPONSE_FORMAT = Record(
     (
         Field("type", Choice(("text", "json_object", "json_schema")), "what the text is", required=True),
         Field("json_schema", JSON_SCHEMA, "for `json_schema`"),
-        Field("schema", Json(SCHEMA_DEPTH), "for `json_object`: a schema that it follows"),
+        Field("schema", SCHEMA, "for `json_object`: a schema that it follows"),
     )
 )
 GUIDED = "give structured_outputs"
 CONSTRAINTS = (
     Field("response_format", RESPONSE_FORMAT, "`text`, `json_object`, or `json_schema`, which is always held"),
     Field("structured_outputs", STRUCTURED, "`json`, `regex`, `choice` or `grammar`"),
-    Field("json_schema", Json(SCHEMA_DEPTH), "a schema that the text, as JSON, follows"),
-    Field("regex", Text(), "a pattern that the whole text matches"),
+    Field("json_schema", SCHEMA, "a schema that the text, as JSON, follows"),
+    Field("regex", SOURCE, "a pattern that the whole text matches"),
     Field("choices", CHOICES, "texts of which it is one"),
-    Field("grammar", Text(), "GBNF that it follows"),
+    Field("grammar", SOURCE, "GBNF that it follows"),
     engine("schema_mode", Choice(SCHEMA_MODES), "`generate`, or `full` for all instances of a schema"),
     *(refused(name, GUIDED) for name in ("guided_json", "guided_regex", "guided_choice", "guided_grammar")),
     refused("guided_decoding_backend", GUIDED),
@@ -282,14 +287,14 @@ TOOL_NAME = Text(1, 128)
 FUNCTION = Record((
     Field("name", TOOL_NAME, "of the function", required=True),
     Field("description", Text(), "for the model"),
-    Field("parameters", Json(SCHEMA_DEPTH), "a JSON schema of the arguments"),
+    Field("parameters", SCHEMA, "a JSON schema of the arguments"),
     Field("strict", Boolean(), "false: arguments that no grammar can hold may be any object"),
 ))  # fmt: skip
 PATTERN = (
     Field(
         "syntax", Choice(("regex", "lark")), "`regex`; with `lark` the input is any text, which is said", required=True
     ),
-    Field("definition", Text(1), "a pattern that all of the input matches", required=True),
+    Field("definition", Text(1, MAX_SOURCE), "a pattern that all of the input matches", required=True),
 )
 FREE_TEXT = Tagged({
     "text": tagged("text"),
@@ -346,12 +351,13 @@ CHAT = Record((
     Field("top_logprobs", Integer(0, 1024), "with so many of the likeliest; at most `--max-logprobs`"),
     Field("prompt_logprobs", Integer(0, 1024), "of the prompt's tokens", to="prompt_logprobs"),
     *CONSTRAINTS,
-    Field("tools", ListOf(TOOL, MAX_TOOLS), "functions and custom tools that the model may call; others are left out"),
+    Field("tools", ListOf(TOOL, MAX_TOOLS, size=MAX_SOURCE),
+          "functions and custom tools that the model may call; others are left out"),
     Field("tool_choice", TOOL_CHOICE, "`none`, `auto`, `required`, a tool, or `allowed_tools`"),
     Field("parallel_tool_calls", Boolean(), "false: the first call alone"),
     *STREAM,
     wish(engine("reasoning_effort", Text(1, MAX_NAME), "for templates that know it")),
-    engine("chat_template_kwargs", Json(), "variables of the chat template", "template_kwargs"),
+    engine("chat_template_kwargs", Json(size=MAX_SOURCE), "variables of the chat template", "template_kwargs"),
     Field("chat_template", Text(), "a template of the request's own; needs `--trust-request-templates`"),
     engine("add_generation_prompt", Boolean(), "end the prompt with what opens the answer"),
     engine("continue_final_message", Boolean(), "go on with the last message"),

@@ -9,9 +9,11 @@ from oxillama.server.errors import ApiError
 from oxillama.server.fields import (
     MAX_MESSAGES,
     MAX_NAME,
+    MAX_SOURCE,
     MAX_STOP,
     MAX_TOOLS,
     MODEL,
+    SCHEMA,
     SCHEMA_DEPTH,
     THINKING,
     TOOL_NAME,
@@ -80,7 +82,7 @@ MESSAGE = Record((
 CUSTOM = block(
     "custom", Field("name", TOOL_NAME, "of the tool", required=True),
     Field("description", Text(), "for the model"),
-    Field("input_schema", Json(SCHEMA_DEPTH), "a JSON schema of its input", required=True),
+    Field("input_schema", SCHEMA, "a JSON schema of its input", required=True),
     Field("strict", Boolean(), "false: input that no grammar can hold may be any object"),
     accepted("input_examples", Any_(), "for the reader"),
     accepted("eager_input_streaming", Boolean(), "input comes as it is written"),
@@ -102,7 +104,7 @@ CHOICE = Tagged({
     "none": choice("none"),
 })  # fmt: skip
 FORMAT = Tagged({"json_schema": choice(
-    "json_schema", Field("schema", Json(SCHEMA_DEPTH), "what the text must follow", required=True),
+    "json_schema", Field("schema", SCHEMA, "what the text must follow", required=True),
 )})  # fmt: skip
 
 
@@ -128,7 +130,11 @@ _INPUT = (
     MODEL,
     Field("messages", ListOf(MESSAGE, MAX_MESSAGES, 1), "the conversation", required=True),
     Field("system", Either({"string": Text(), "array": TEXTS}), "a system message"),
-    Field("tools", ListOf(TOOL, MAX_TOOLS), "tools that the model may call; those of other types are left out"),
+    Field(
+        "tools",
+        ListOf(TOOL, MAX_TOOLS, size=MAX_SOURCE),
+        "tools that the model may call; those of other types are left out",
+    ),
     Field("tool_choice", CHOICE, "`auto`, `any`, `tool` or `none`"),
     Field("thinking", THINKING, "`enabled`, `adaptive` or `disabled`; absent: as the model's template has it", "wish"),
     Field(

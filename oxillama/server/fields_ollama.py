@@ -12,9 +12,11 @@ from oxillama.server.errors import bad_value
 from oxillama.server.fields import (
     BIG,
     MAX_MESSAGES,
+    MAX_SOURCE,
     MAX_TOOLS,
     ROLES,
     SAMPLING,
+    SCHEMA,
     SCHEMA_DEPTH,
     TEXT_PART,
     TOOL,
@@ -31,7 +33,6 @@ from oxillama.server.kinds import (
     Either,
     Field,
     Integer,
-    Json,
     ListOf,
     Number,
     Only,
@@ -177,7 +178,7 @@ NAME = Field("name", Text(0, 256), "`model`, by its older name")
 KEEP_ALIVE = Field("keep_alive", Span(), "how long the model stays in memory then: 5m, 300, 0 or -1", "wish")
 STREAM = Field("stream", Boolean(), "objects, one a line; default true")
 OPTION = Field("options", OPTIONS, "of sampling and of the model: below")
-FORMAT = Field("format", Either({"string": Choice(("json", "")), "object": Json(SCHEMA_DEPTH)}),
+FORMAT = Field("format", Either({"string": Choice(("json", "")), "object": SCHEMA}),
                "`json`, or a JSON schema, which is always held")  # fmt: skip
 THINK = Field("think", Either({"boolean": Boolean(), "string": Choice(("low", "medium", "high", "max"))}),
               "whether, and how much, the model thinks before its answer; absent: as its template has it",
@@ -241,7 +242,7 @@ class Message:
 CHAT = Record((
     MODEL,
     Field("messages", ListOf(Message(), MAX_MESSAGES), "the conversation; without any, the model is loaded"),
-    Field("tools", ListOf(Tagged(TOOL.forms, "function", TOOL.other), MAX_TOOLS),
+    Field("tools", ListOf(Tagged(TOOL.forms, "function", TOOL.other), MAX_TOOLS, size=MAX_SOURCE),
           "functions that the model may call; others are left out"),
     THINK,
     FORMAT,

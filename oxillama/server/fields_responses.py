@@ -9,11 +9,12 @@ from oxillama.server.fields import (
     CHAT,
     MAX_MESSAGES,
     MAX_NAME,
+    MAX_SOURCE,
     MAX_TOOLS,
     MODEL,
     PATTERN,
     SAMPLING,
-    SCHEMA_DEPTH,
+    SCHEMA,
     SERVING,
     TOKENS,
     TOOL_NAME,
@@ -108,7 +109,7 @@ ITEM = Tagged({
 FUNCTIONS = {
     "function": form(
         "function", Field("name", TOOL_NAME, "of the function", required=True),
-        Field("description", Text(), "for the model"), Field("parameters", Json(SCHEMA_DEPTH), "a JSON schema"),
+        Field("description", Text(), "for the model"), Field("parameters", SCHEMA, "a JSON schema"),
         Field("strict", Boolean(), "false: arguments that no grammar can hold may be any object"),
     ),
     "custom": form(
@@ -156,7 +157,7 @@ FORMAT = Tagged({
     "json_object": form("json_object"),
     "json_schema": form(
         "json_schema", Field("name", Text(0, MAX_NAME), "of the schema"), Field("description", Text(), "of it"),
-        Field("schema", Json(SCHEMA_DEPTH), "what the text must follow", required=True),
+        Field("schema", SCHEMA, "what the text must follow", required=True),
         accepted("strict", Boolean(), "the schema is held either way"),
     ),
 })  # fmt: skip
@@ -167,7 +168,8 @@ _INPUT = (
     MODEL,
     Field("input", INPUT, "a text, or items", required=True),
     Field("instructions", Text(), "a system message before it"),
-    Field("tools", ListOf(TOOL, MAX_TOOLS), "functions, custom tools and namespaces of them; others are left out"),
+    Field("tools", ListOf(TOOL, MAX_TOOLS, size=MAX_SOURCE),
+          "functions, custom tools and namespaces of them; others are left out"),
     Field("tool_choice", CHOICE, "`none`, `auto`, `required`, a tool, or `allowed_tools`"),
     Field("parallel_tool_calls", Boolean(), "false: the first call alone"),
     Field("text", Record((

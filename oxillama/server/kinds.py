@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 MAX_TEXT = 1 << 26
+SCALAR = 4  # characters of JSON that a number, or what surrounds a name, has at least, about
 JSON_DEPTH = 64
 MAX_COMPARED = 32  # unknown names of one request that are compared with the known ones
 LEFT_OUT = object()  # in place of the value of an entry that a list leaves out
@@ -199,13 +200,15 @@ class Any_:
 
 @dataclass(frozen=True)
 class Json:
-    """An object with any properties."""
+    """An object with any properties. size: characters that it may have as JSON."""
 
     depth: int = JSON_DEPTH
+    size: int = MAX_TEXT
 
     def read(self, place: str, value: Any, reading: Reading) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise wrong(place, "an object", value)
+        check_size(place, value, self.size)
         check_depth(place, value, self.depth)
         return value
 
@@ -228,6 +231,28 @@ def check_depth(place: str, value: Any, most: int) -> None:
     raise bad_value(place, f"{place} must nest at most {most} deep")
 
 
+def check_size(place: str, value: Any, most: int) -> None:
+    """Raises ApiError for a value of more characters as JSON, about; what is beyond them isn't looked at."""
+    if most >= MAX_TEXT:
+        return
+    size, todo = 0, [value]
+    while todo and size <= most:
+        one = todo.pop()
+        if isinstance(one, str):
+            size += len(one) + 2
+            continue
+        size += SCALAR
+        if isinstance(one, dict | list) and SCALAR * len(one) > most:
+            size += SCALAR * len(one)
+        elif isinstance(one, dict):
+            size += sum(map(len, one)) + SCALAR * len(one)
+            todo += one.values()
+        elif isinstance(one, list):
+            todo += one
+    if size > most:
+        raise bad_value(place, f"{place} must have at most {most} characters as JSON")
+
+
 class Placed(list[Any]):
     """Entries of a list of which some were left out or stood in another entry. places: of each in the request."""
 
@@ -246,17 +271,19 @@ class Placed(list[Any]):
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list of values of one kind, without those that are left out."""
+    """A list of values of one kind, without those that are left out. size: characters that it may have as JSON."""
 
     kind: Kind
     most: int
     least: int = 0
+    size: int = MAX_TEXT
 
     def read(self, place: str, value: Any, reading: Reading) -> list[Any]:
         if not isinstance(value, list):
             raise wrong(place, "a list", value)
         if not self.least <= len(value) <= self.most:
             raise bad_value(place, f"{place} must have {self.least} to {self.most} entries, not {len(value)}")
+        check_size(place, value, self.size)
         if self._are_fitting_integers(value):
             return value
         found = [self.kind.read(f"{place}[{i}]", one, reading) for i, one in enumerate(value)]

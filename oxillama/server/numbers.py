@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from oxillama.core.async_requests import Call, CoroutineBell
-from oxillama.core.embedding import EmbeddingRequest
+from oxillama.core.embedding import EmbeddingBatch
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.request import ResultQueue
 from oxillama.server.errors import ApiError, api_error, bad_value
@@ -17,10 +18,9 @@ from oxillama.server.models import Chosen
 
 __all__ = ["check_count", "check_size", "computed", "engine_errors"]
 
-SLICE = 512  # requests of one answer that are queued at a time: others' come between them
+SLICE = 512  # requests of one answer that are made and queued at a time: others' come between them
 
 T = TypeVar("T")
-Made = tuple[list[EmbeddingRequest], ResultQueue, Callable[[], T]]
 
 
 def engine_errors(make: Callable[[], T], chosen: Chosen, rename: dict[str, str] | None = None) -> T:
@@ -56,9 +56,9 @@ def check_size(name: str, n_characters: int, exchange: Exchange) -> None:
 
 
 async def computed(
-    exchange: Exchange, chosen: Chosen, make: Callable[[CoroutineBell], Made[T]], shape: Callable[[T, int], bytes]
+    exchange: Exchange, chosen: Chosen, make: Callable[[], EmbeddingBatch], shape: Callable[[list[Any], int], bytes]
 ) -> bytes:
-    """What `shape` makes of the results and the number of tokens; both run in other threads.
+    """What `shape` makes of the rows of a batch and the number of its tokens; both run in other threads.
 
     Raises ApiError for what the engine refuses, and when its time is over.
     """
@@ -67,33 +67,32 @@ async def computed(
     with chosen.in_use():
         async with service.gate.enter(exchange.key) as place:
             tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
-            bell = CoroutineBell(core.loop)
             try:
-                requests, _, results = await exchange.elsewhere(lambda: engine_errors(lambda: make(bell), chosen))
-                for request in requests:
-                    request.sequence.owner = exchange.key.owner
-                n_tokens = sum(request.n_prompt for request in requests)
-                place.expect(n_tokens)
-                tally.prompt_tokens = n_tokens
+                batch = await exchange.elsewhere(lambda: engine_errors(make, chosen))
+                place.expect(batch.n_tokens)
+                tally.prompt_tokens = batch.n_tokens
                 async with asyncio.timeout(service.config.request_timeout):
-                    await _compute(core, requests, bell)
-                return await exchange.elsewhere(lambda: shape(results(), tally.prompt_tokens))
+                    await _compute(exchange, core, batch)
+                return await exchange.elsewhere(lambda: shape(batch.rows, tally.prompt_tokens))
             except TimeoutError:
                 raise ApiError(504, "timeout", "the answer took longer than the server's --request-timeout") from None
             finally:
                 place.spend(tally.prompt_tokens)
 
 
-async def _compute(core: EngineCore, requests: list[EmbeddingRequest], bell: CoroutineBell) -> None:
-    """Returns when all requests are finished, of which few are queued at a time; none stays when it is cancelled."""
+async def _compute(exchange: Exchange, core: EngineCore, batch: EmbeddingBatch) -> None:
+    """Returns when all requests are finished, of which few are made at a time; none stays when it is cancelled."""
     size = min(SLICE, core.scheduler.max_waiting)
-    for start in range(0, len(requests), size):
-        part = requests[start : start + size]
-        outbox = ResultQueue(len(part), bell)
+    for start in range(0, len(batch), size):
+        end = min(start + size, len(batch))
+        bell = CoroutineBell(core.loop)
+        outbox = ResultQueue(end - start, bell)
+        part = await exchange.elsewhere(partial(batch.requests, start, end, outbox))
         for request in part:
-            request.outbox = outbox
+            request.sequence.owner = exchange.key.owner
         call = Call(core, part, outbox, bell)
         try:
             await call.finish()
         finally:
             call.leave()
+        batch.take(part)

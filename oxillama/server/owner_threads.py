@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -93,19 +94,42 @@ class OwnerThreads:
         with self._lock:
             if job.failed:
                 return
-        result, error = None, None
-        try:
-            result = job.make()
-        except BaseException as caught:
-            error = caught
+        result, error = _outcome(job.make)
         with self._lock:
             self._ended(job.owner)
             failed = self._start()
         _fail(failed)
+        future = job.future
+        del job.make, job.future  # frames of the error refer to those of its callers, and it would keep itself
         if error is None:
-            job.future.set_result(result)
+            future.set_result(result)
         else:
-            job.future.set_exception(error)
+            future.set_exception(error)
+        del future, result, error
+
+
+def _outcome(make: Callable[[], T], /) -> tuple[T | None, BaseException | None]:
+    """What make() returns, or raises. What the frames of an error held is freed here, which may be a million values:
+    on the event loop it would be freed when the error is, and with a frame that holds the error by a collection."""
+    try:
+        return make(), None
+    except BaseException as error:
+        _free_frames(error)
+        return None, error
+
+
+def _free_frames(error: BaseException) -> None:
+    """Clears the frames of an error and of those before it; their places stay in the tracebacks."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        one = todo.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            todo += [one.__cause__, one.__context__]
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next  # without the frame that still runs
 
 
 def _fail(failed: list[tuple[_Job, RuntimeError]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
@@ -16,6 +15,7 @@ import uvicorn
 
 from oxillama.errors import ConfigError, OxiLlamaError
 from oxillama.server.app import App
+from oxillama.server.collector import ServerCollector
 from oxillama.server.config import ServerConfig
 from oxillama.server.loop_errors import LoopErrors
 from oxillama.server.protocol import guarded
@@ -45,7 +45,7 @@ class ServerProcess(uvicorn.Server):
         self._app, self._settings, self._received = app, config, [] if received is None else received
         self._handlers = {signal.SIGTERM: self._end, signal.SIGINT: self._end, signal.SIGHUP: self._reload}
         self._draining: asyncio.Task[None] | None = None
-        self._frozen = False  # whether what loading left is kept out of collections
+        self._collector = ServerCollector(app.service.models)
         self.max_connections = most_connections(config)
         super().__init__(
             uvicorn.Config(
@@ -76,9 +76,11 @@ class ServerProcess(uvicorn.Server):
             )  # fmt: skip
         before = sys.getswitchinterval()
         sys.setswitchinterval(min(before, SWITCH_SECONDS))
+        self._collector.begin()
         try:
             self.run(sockets=[made])
         finally:
+            self._collector.end()
             sys.setswitchinterval(before)
         if self._app.service.models.all_failed:
             raise ConfigError("no model could be loaded: the log says why")
@@ -92,11 +94,9 @@ class ServerProcess(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Whether to end, asked ten times a second: also when no model can ever answer; a supervisor sees it then."""
-        if not self._frozen and self._app.service.models.is_ready:
-            self._frozen = True
-            gc.freeze()  # models and modules stay: a collection that looked at them would hold the loop for 50 ms
         while self._received and counter:  # by the second tick, clients that connected before have been read
             self._handlers[signal.Signals(self._received.pop(0))]()
+        self._collector.look()
         return self._app.service.models.all_failed or await super().on_tick(counter)
 
     @contextlib.contextmanager

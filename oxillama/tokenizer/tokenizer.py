@@ -1,5 +1,6 @@
 """Text to tokens and back, as the model's GGUF file says."""
 
+import codecs
 import os
 import re
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Tokenizer"]
 
 _TEMPLATE = "tokenizer.chat_template"
+# Tokens and bytes that decoding puts together at a time: other threads run between them.
+JOINED, DECODED = 1 << 14, 1 << 20
 
 
 class Tokenizer:
@@ -298,7 +301,12 @@ class Tokenizer:
         Raises:
             TokenizerError: an id is not an int of the vocabulary.
         """
-        return self.decode_bytes(ids, skip_special=skip_special, continuation=continuation).decode("utf-8", "replace")
+        data = self.decode_bytes(ids, skip_special=skip_special, continuation=continuation)
+        if len(data) <= DECODED:
+            return data.decode("utf-8", "replace")
+        read = codecs.getincrementaldecoder("utf-8")("replace").decode
+        pieces = [read(data[i : i + DECODED]) for i in range(0, len(data), DECODED)]
+        return "".join([*pieces, read(b"", True)])
 
     def decode_bytes(self, ids: Iterable[int], *, skip_special: bool = False, continuation: bool = False) -> bytes:
         """The bytes of :meth:`decode`."""
@@ -307,7 +315,11 @@ class Tokenizer:
         types = self._vocab.types
         strips = at_start = not continuation and self._strips_spaces
         out: list[bytes] = []
+        joined: list[bytes] = []
         for position, token in enumerate(ids):
+            if len(out) == JOINED:
+                joined.append(b"".join(out))
+                out.clear()
             token = self._check(token, position)
             raw = b"" if skip_special and types[token] == CONTROL else self._raw_bytes(token)
             if strips:
@@ -316,7 +328,7 @@ class Tokenizer:
                     raw = raw.removeprefix(b" ")
                 at_start = bool(begins)
             out.append(raw)
-        return b"".join(out)
+        return b"".join([*joined, *out])
 
     @property
     def _strips_spaces(self) -> bool:

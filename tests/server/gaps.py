@@ -17,6 +17,16 @@ NONE = {"clock": (0.0, ""), "cpu": (0.0, "")}
 LONGEST = dict(NONE)
 
 
+def shown(handle):
+    """A callback by its name, and that of its task's coroutine: what it was called with may be megabytes."""
+    callback = handle._callback
+    task = getattr(callback, "__self__", None)
+    coroutine = task.get_coro() if isinstance(task, asyncio.Task) else None
+    return " ".join(
+        getattr(one, "__qualname__", type(one).__name__) for one in (callback, coroutine) if one is not None
+    )
+
+
 def watch():
     """Times every callback of event loops, which are asyncio's own: those of uvloop can't be watched."""
     sys.modules["uvloop"] = None
@@ -27,7 +37,7 @@ def watch():
         run(handle)
         for kind, seconds in (("clock", time.perf_counter() - clock), ("cpu", time.thread_time() - cpu)):
             if seconds > LONGEST[kind][0]:
-                LONGEST[kind] = (seconds, repr(handle)[:300])
+                LONGEST[kind] = (seconds, shown(handle))
 
     asyncio.Handle._run = timed
     signal.signal(signal.SIGUSR1, lambda *_: LONGEST.update(NONE))

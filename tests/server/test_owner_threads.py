@@ -1,7 +1,9 @@
 """Threads and turns that owners of requests share."""
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -137,3 +139,33 @@ def test_turns_outlive_an_event_loop():
     turns = LoopTurns()
     for _ in range(3):
         asyncio.run(turns.take("ann"))
+
+
+def test_what_the_frames_of_an_error_held_is_freed_in_the_thread(threads):
+    """With the errors before it; and no cycle keeps the error itself until a collection."""
+
+    class Held(Exception):
+        pass
+
+    seen = []
+
+    def work():
+        inner, outer = Held(), Held("told")
+        try:
+            body = Held()
+            seen.extend(map(weakref.ref, (inner, outer, body)))
+            raise inner
+        except Held:
+            raise outer from None
+
+    gc.disable()
+    try:
+        future = threads.submit(work, "ann")
+        error = future.exception(SECONDS)
+        assert (str(error), seen[2]()) == ("told", None)
+        assert error.__traceback__.tb_frame.f_code.co_name == "work"
+        del error, future
+        threads.submit(lambda: None, "ann").result(SECONDS)  # the thread holds the last work no more
+        assert [one() for one in seen] == [None, None, None]
+    finally:
+        gc.enable()

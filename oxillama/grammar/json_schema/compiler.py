@@ -1,12 +1,11 @@
 """Compiler of JSON schemas to grammars of exactly the texts that are their instances: `JsonSchemaCompiler`."""
 
-import json
 import pickle
 from contextlib import suppress
 from typing import Any
 
 from oxillama._util.collector import paused_collector
-from oxillama._util.json_values import unique_keys
+from oxillama._util.json_values import loads_unique
 from oxillama._util.text_files import without_mark
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget, RuleSet
@@ -139,7 +138,7 @@ def _read(schema: Any) -> Schema:
     if isinstance(schema, str | bytes):
         try:
             text = without_mark(schema) if isinstance(schema, str) else schema
-            schema = json.loads(text, object_pairs_hook=unique_keys)
+            schema = loads_unique(text)
         except (ValueError, RecursionError) as error:
             raise GrammarError(f"the schema is no JSON: {error}") from None
     if not isinstance(schema, dict | bool):

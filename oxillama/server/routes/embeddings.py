@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.float_text import json_of
-from oxillama.core.async_requests import CoroutineBell
-from oxillama.core.embedding import embedding_requests, ranking_requests, read_pairs
+from oxillama.core.embedding import EmbeddingBatch, ranked, read_pairs
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped, new_id
 from oxillama.server.fields_numbers import CLASSIFY, EMBEDDINGS, RERANK, SCORE
@@ -33,13 +32,13 @@ async def embeddings(exchange: Exchange) -> None:
     listed = texts_of(values["input"])
     check_count("input", len(listed), chosen)
 
-    def make(bell: CoroutineBell) -> Any:
+    def make() -> EmbeddingBatch:
         context = chosen.model.ready.engine.context
         if values.get("dimensions", 0) > context.spec.n_embd:
             text = f"dimensions must be at most {context.spec.n_embd}, which the model has, not {values['dimensions']}"
             raise bad_value("dimensions", text)
         pooling = values.get("pooling", "mean" if context.pooling in ("none", "rank") else None)
-        return embedding_requests(context, listed, pooling, options, bell)
+        return EmbeddingBatch(context, listed, pooling, options)
 
     def shape(vectors: Any, n_tokens: int) -> bytes:
         text = as_base64 if values.get("encoding_format") == "base64" else json_of
@@ -76,13 +75,15 @@ async def rerank(exchange: Exchange) -> None:
     documents = [one if isinstance(one, str) else one["text"] for one in values["documents"]]
     check_count("documents", len(documents), chosen)
 
-    def make(bell: CoroutineBell) -> Any:
+    def make() -> EmbeddingBatch:
         check_size("documents", len(values["query"]) * len(documents) + sum(map(len, documents)), exchange)
-        options = {"top_n": values.get("top_n"), **adapters_of(chosen)}
-        return ranking_requests(chosen.model.ready.engine.context, values["query"], documents, options, bell)
+        context = chosen.model.ready.engine.context
+        pairs = read_pairs(context, values["query"], documents, None)
+        return EmbeddingBatch(context, pairs, "rank", adapters_of(chosen), name="documents")
 
-    def shape(ranked: Any, n_tokens: int) -> bytes:
-        results: list[dict[str, Any]] = [{"index": one.index, "relevance_score": one.score} for one in ranked]
+    def shape(rows: list[Any], n_tokens: int) -> bytes:
+        best = ranked(rows, values.get("top_n"))
+        results: list[dict[str, Any]] = [{"index": one.index, "relevance_score": one.score} for one in best]
         if values.get("return_documents"):
             for result in results:
                 result["document"] = {"text": documents[result["index"]]}
@@ -104,15 +105,15 @@ async def score(exchange: Exchange) -> None:
         check_count("text_2", len(values["text_2"]), chosen, 1 if ranks else 2)
     pairs = pairs_of(values)
 
-    def make(bell: CoroutineBell) -> Any:
+    def make() -> EmbeddingBatch:
         check_size("text_2", sum(len(first) + len(second) for first, second in pairs), exchange)
         if ranks:
             names = {"query": "text_1", "documents": "text_2"}
             found = engine_errors(lambda: [read_pairs(context, a, [b], None)[0] for a, b in pairs], chosen, names)
-            return embedding_requests(context, found, "rank", adapters_of(chosen), bell, name="text_2")
+            return EmbeddingBatch(context, found, "rank", adapters_of(chosen), name="text_2")
         fitting = context.factory.fitting
         ids = [fitting(f"text_{i}", text) for pair in pairs for i, text in enumerate(pair, 1)]
-        return embedding_requests(context, ids, None, {"normalize": True, **adapters_of(chosen)}, bell)
+        return EmbeddingBatch(context, ids, None, {"normalize": True, **adapters_of(chosen)})
 
     def shape(rows: Any, n_tokens: int) -> bytes:
         if ranks:
@@ -137,8 +138,8 @@ async def classify(exchange: Exchange) -> None:
     head = context.classifier
     check_count("input", len(listed), chosen)
 
-    def make(bell: CoroutineBell) -> Any:
-        return embedding_requests(context, listed, "rank", adapters_of(chosen), bell)
+    def make() -> EmbeddingBatch:
+        return EmbeddingBatch(context, listed, "rank", adapters_of(chosen))
 
     def shape(rows: Any, n_tokens: int) -> bytes:
         data = [labelled(i, probabilities(row, head.of_first), head.labels) for i, row in enumerate(rows)]

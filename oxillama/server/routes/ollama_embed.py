@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxillama._util.float_text import json_of
-from oxillama.core.async_requests import CoroutineBell
-from oxillama.core.embedding import embedding_requests
+from oxillama.core.embedding import EmbeddingBatch
 from oxillama.core.prompts import check_length
 from oxillama.engine.engine import Engine
 from oxillama.server.errors import bad_value
@@ -73,11 +72,11 @@ async def embedded(exchange: Exchange, values: dict[str, Any], name: str, texts:
     def cut(place: str) -> None:
         exchange.reading.leave_out(place, f"it has more than {size} tokens")
 
-    def make(bell: CoroutineBell) -> Any:
+    def make() -> EmbeddingBatch:
         truncate = values.get("truncate", True)
         ids = [fitting_ids(engine, name.format(i), text, size, truncate, cut) for i, text in enumerate(texts)]
         pooling = "mean" if engine.context.pooling in ("none", "rank") else None
-        return embedding_requests(engine.context, ids, pooling, options, bell, name=name.partition("[")[0])
+        return EmbeddingBatch(engine.context, ids, pooling, options, name=name.partition("[")[0])
 
     if texts:
         body = await computed(

@@ -1,0 +1,81 @@
+"""JSON that is large: read and written piece by piece, with the same results."""
+
+import json
+import sys
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+
+from oxillama import sampler_config
+from oxillama._util.json_values import loads_unique
+from oxillama.chat.calls import read_json
+from oxillama.sampler_config import SamplerConfig
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        loads_unique,
+        read_json,
+        lambda text: read_json(text, halves=True),
+        lambda text: read_json(text, any_number=True),
+    ],
+)
+def test_large_text_is_read_as_small_text_is(read, monkeypatch):
+    texts = ['{"a": [1, 2.5, null, "\\ud83d"], "b": {"c": NaN}}', '{"a": 1, "a": 2}', '{"a": [1,', '{"a": 1}',
+             '["\ud83d"]', '{"é": "\\u00e9", "n": 1e5, "i": -3}', "", "[1] 2", "1e999"]  # fmt: skip
+
+    def outcome(text):
+        try:
+            return repr(read(text))
+        except (ValueError, RecursionError) as error:
+            return str(error)
+
+    before = [outcome(text) for text in texts]
+    monkeypatch.setattr("oxillama._util.json_values.LARGE", 0)
+    monkeypatch.setattr("oxillama.chat.calls.LARGE", 0)
+    assert [outcome(text) for text in texts] == before
+
+
+def test_a_large_schema_is_written_as_a_small_one(monkeypatch):
+    schema = {"properties": {"é": {"enum": [1, 2.5, None, True, "x"]}, "b": {"type": "string"}}, "required": ["b"]}
+    monkeypatch.setattr(sampler_config, "LARGE", 3)
+    assert SamplerConfig(json_schema=schema).json_schema == json.dumps(schema)
+    deep = {"not": {}}
+    for _ in range(600):
+        deep = {"not": deep}
+    assert SamplerConfig(json_schema=deep).json_schema == json.dumps(deep)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda schema, text: SamplerConfig(json_schema=schema),
+        lambda schema, text: SamplerConfig(json_schema=text),
+        lambda schema, text: read_json(text),
+    ],
+)
+def test_other_threads_run_meanwhile(work):
+    schema = {"properties": {f"p{i}": {"type": "string"} for i in range(100_000)}}
+    text, turns, over = json.dumps(schema), [], threading.Event()
+
+    def tick():
+        while not over.is_set():
+            turns.append((time.perf_counter(), time.process_time()))
+            time.sleep(0)
+
+    interval, thread = sys.getswitchinterval(), threading.Thread(target=tick)
+    sys.setswitchinterval(1e-4)
+    thread.start()
+    try:
+        began = time.process_time()
+        work(schema, text)
+        spent = time.process_time() - began
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    longest = max(after[1] - before[1] for before, after in pairwise(turns))
+    assert longest < spent / 5
