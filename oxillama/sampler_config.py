@@ -307,7 +307,7 @@ class SamplerConfig:
         ("\n", ":", '"', "*"),
         "strings (or lists of token ids) that no repetition reaches across.",
         check=_breakers,
-        brief="strings that no repetition reaches across",
+        brief="strings that no repetition reaches across; default newline, colon, quote and asterisk",
     )
     xtc_probability: float = setting(
         0.0,
