@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_bool, check_choice, check_int, check_keywords, check_type, given_of
+from oxillama._util.checks import check_bool, check_choice, check_int, check_keywords, check_type
 from oxillama._util.json_values import fields_as_json
 from oxillama.core.context import EngineContext
 from oxillama.core.options import ServingOptions
@@ -128,7 +128,7 @@ def embedding_requests(
     """
     check_keywords("embed", options, EMBED_KEYWORDS)
     context.core.check_open()
-    fields = given_of(options)
+    fields = dict(options)
     loras = context.loras.select(check_wanted("lora", fields.pop("lora", None)))
     settings = choose_pooling(context.pooling, context.classifier, context.spec.n_embd, pooling=pooling, **fields)
     single, named = read_prompts(name, input)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oxillama._util.checks import check_flag, check_keywords, given_of
+from oxillama._util.checks import check_bool, check_keywords, given_of
 from oxillama._util.json_fields import Fields
 from oxillama._util.places import Place
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, field_names
@@ -76,7 +76,7 @@ def restored(
     they are regular files, and used if they have the size, the ends and the digest that it says.
     """
     check_keywords("restore", fields, ("adapters", "allow_download", *field_names(EngineConfig)))
-    allow_download = check_flag("allow_download", allow_download)
+    check_bool("allow_download", allow_download)
     fields = given_of(fields)
     opened = open_snapshot(snapshot)
     try:

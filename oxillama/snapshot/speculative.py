@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
-from oxillama._util.checks import check_bool, check_flag
+from oxillama._util.checks import check_bool
 from oxillama._util.json_fields import Fields
 from oxillama._util.places import Place
 from oxillama.core.context import LoadedEngine, context_of
@@ -246,7 +246,7 @@ def restored_speculative(
     given: Mapping[str, Any],
 ) -> S:
     """`SpeculativeEngine.restore`."""
-    allow_download = check_flag("allow_download", allow_download)
+    check_bool("allow_download", allow_download)
     snapshot = open_snapshot(place)
     try:
         found = _found(snapshot)
