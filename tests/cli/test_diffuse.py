@@ -48,4 +48,4 @@ def test_a_message_of_a_chat(run, model):
 
 
 def test_other_commands_say_what_is_for_it(run, model):
-    assert "diffuse() writes with it" in run("run", "Hi", "-m", model)[2]
+    assert "`oxillama diffuse` writes with it" in run("run", "Hi", "-m", model)[2]
