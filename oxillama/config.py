@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, TypedDict
 
-from oxillama._util.checks import MAX_CONTEXT, check_int, suggests_fields
+from oxillama._util.checks import MAX_CONTEXT, check_int
 from oxillama._util.pickling import with_fields
 from oxillama._util.places import Path, Place
 from oxillama._util.settings import check_fields, setting, settings
@@ -43,7 +43,6 @@ def _patterns(name: str, given: Any) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-@suggests_fields
 @settings("offload.")
 @dataclass(frozen=True, slots=True)
 class OffloadPolicy:
@@ -122,7 +121,6 @@ def field_names(config: type) -> tuple[str, ...]:
     return tuple(f.name for f in fields(config))
 
 
-@suggests_fields
 @settings("rope.")
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
@@ -236,7 +234,6 @@ def _overrides(name: str, given: Any) -> Mapping[str, object]:
     return MappingProxyType(dict(given))
 
 
-@suggests_fields
 @settings()
 @dataclass(frozen=True, slots=True)
 class EngineConfig:

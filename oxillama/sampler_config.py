@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, Self, TypedDict
 
-from oxillama._util.checks import MAX_CONTEXT, check_float, check_int, is_unicode, suggests_fields
+from oxillama._util.checks import MAX_CONTEXT, check_float, check_int, is_unicode
 from oxillama._util.json_values import loads_unique
 from oxillama._util.settings import check_fields, setting, settings
 from oxillama._util.text_files import without_mark
@@ -196,7 +196,6 @@ def _allowed(name: str, ids: Any) -> tuple[int, ...]:
     return checked
 
 
-@suggests_fields
 @settings()
 @dataclass(frozen=True, slots=True)
 class SamplerConfig:
@@ -331,7 +330,7 @@ class SamplerConfig:
         ("\n", ":", '"', "*"),
         "strings (or lists of token ids) that no repetition reaches across.",
         check=_breakers,
-        brief="strings that no repetition reaches across",
+        brief="strings that no repetition reaches across; default newline, colon, quote and asterisk",
     )
     xtc_probability: float = setting(
         0.0,

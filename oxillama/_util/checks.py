@@ -3,7 +3,7 @@
 import functools
 import math
 import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -14,13 +14,16 @@ __all__ = [
     "are_ints",
     "check_bool",
     "check_choice",
+    "check_flag",
     "check_float",
     "check_int",
     "check_keywords",
     "check_type",
+    "given_of",
     "is_unicode",
     "misspelt",
     "nearest",
+    "overlaid",
     "suggests_fields",
 ]
 
@@ -79,6 +82,21 @@ def check_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be True or False, not {value!r}")
     return value
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """`value`, and False for None, which stands for a flag that is not given; ConfigError unless it is a bool."""
+    return value is not None and check_bool(name, value)
+
+
+def given_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are given: None stands for one that is not."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def overlaid(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options in place of defaults, but for those that are not given (None)."""
+    return {**defaults, **{name: value for name, value in options.items() if value is not None or name not in defaults}}
 
 
 def check_type(name: str, value: T, *types: type) -> T:

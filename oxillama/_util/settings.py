@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import re
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -20,7 +19,14 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type)
 Check = Callable[[str, Any], Any]  # (name, value): the value as it is kept; raises ConfigError
 
-WIDTH = 120  # columns of a docstring
+
+def unchecked(shown: str, value: Any) -> Any:
+    """Stands for the check that the kind of a field makes."""
+    return value
+
+
+# Lines of a docstring of 120 columns within a class, and those that go on with one, which are indented once more.
+_FIRST, _NEXT = (re.compile(rf"\S.{{0,{width - 1}}}(?!\S)|\S+") for width in (116, 112))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,8 @@ class Setting:
 
     name, default: of the field. shown: its name in errors. kind: its type as it is written, without `| None`.
     text: its meaning, whole. brief: the same in a few words, for flags and tables.
-    least, most: of a number; above: more than `least`. choices: of a text. check: of what these don't tell.
+    least, most: of a number; above: more than `least`. choices: of a text. check: (shown, value) -> the value as it is
+        kept; by the kind of the field, its bounds and choices where none is given.
     size: a number of bytes. metavar: its value in the help of a flag. secret: not shown.
     """
 
@@ -39,7 +46,7 @@ class Setting:
     most: float = math.inf
     above: bool = False
     choices: tuple[str, ...] = ()
-    check: Any = None  # a Check, once it is declared
+    check: Check = unchecked
     size: bool = False
     metavar: str = ""
     secret: bool = False
@@ -56,7 +63,7 @@ class Setting:
 
 
 def setting(default: T, text: str, *, brief: str = "", least: float = 0, most: float = math.inf, above: bool = False,
-            choices: tuple[str, ...] = (), check: Check | None = None, size: bool = False, metavar: str = "",
+            choices: tuple[str, ...] = (), check: Check = unchecked, size: bool = False, metavar: str = "",
             secret: bool = False) -> T:  # fmt: skip
     """A field of a settings class, with all that help, checks, flags and tables need; `Setting` says what they mean."""
     known = Setting(text, brief or text.removesuffix("."), least, most, above, choices, check, size, metavar, secret)
@@ -83,11 +90,11 @@ _CHECKS: dict[str, Check] = {"bool": check_bool, "str": _text, "tuple[str, ...]"
 _DECLARED: dict[type, dict[str, Setting]] = {}
 
 
-def settings(prefix: str = "") -> Callable[[C], C]:
-    """Decorator of a frozen dataclass whose fields are settings: `check_fields` checks them, and its docstring has
-    their meanings in place of the line `{fields}`.
+def settings(prefix: str = "", *, suggests: bool = True) -> Callable[[C], C]:
+    """Decorator of a frozen dataclass whose fields are settings: `check_fields` checks them, its docstring has their
+    meanings in place of the line `{fields}`, and an unknown keyword is a TypeError that names the nearest field.
 
-    prefix: before the name of a field in errors.
+    prefix: before the name of a field in errors. suggests: False for a class that no caller of the package makes.
     """
 
     def decorate(cls: C) -> C:
@@ -95,34 +102,39 @@ def settings(prefix: str = "") -> Callable[[C], C]:
         _DECLARED[cls] = known
         if cls.__doc__:  # there are none with -OO
             cls.__doc__ = inspect.cleandoc(cls.__doc__).replace("{fields}", described(known))
-        return cls
+        return suggests_fields(cls) if suggests else cls
 
     return decorate
 
 
 def _declared(one: Any, prefix: str) -> Setting:
-    kind = one.type if isinstance(one.type, str) else one.type.__name__ if isinstance(one.type, type) else str(one.type)
-    known: Setting = replace(one.metadata["setting"], name=one.name, shown=prefix + one.name, default=one.default,
-                             kind=kind.removesuffix(" | None"))  # fmt: skip
-    return replace(known, check=known.check or _check_of(known))
+    written = (
+        one.type if isinstance(one.type, str) else one.type.__name__ if isinstance(one.type, type) else str(one.type)
+    )
+    kind = written.removesuffix(" | None")
+    known: Setting = one.metadata["setting"]
+    check = _check_of(one.name, kind, known) if known.check is unchecked else known.check
+    return replace(known, name=one.name, shown=prefix + one.name, default=one.default, kind=kind, check=check)
 
 
-def _check_of(known: Setting) -> Check:
-    """The check that the type and the range of a setting ask for."""
+def _check_of(name: str, kind: str, known: Setting) -> Check:
+    """The check that the kind of a field, its bounds and choices make. Raises TypeError where they make none."""
     if known.choices:
         return partial(check_choice, choices=known.choices)
-    if known.kind == "int":
+    if kind == "int":
+        if known.most == math.inf:
+            raise TypeError(f"{name} is an int, which needs the most that it can be")
         return partial(check_int, minimum=int(known.least), maximum=int(known.most))
-    if known.kind == "float":
+    if kind == "float":
         return partial(check_float, minimum=known.least, maximum=known.most, above=known.above)
-    if known.kind not in _CHECKS:
-        raise TypeError(f"{known.name} is a {known.kind}, which needs a check of its own")
-    return _CHECKS[known.kind]
+    if kind not in _CHECKS:
+        raise TypeError(f"{name} is a {kind}, which needs a check of its own")
+    return _CHECKS[kind]
 
 
 def settings_of(cls: type) -> dict[str, Setting]:
-    """The settings of a class, by name, in order."""
-    return _DECLARED[cls]
+    """The settings of a class, or of the one that it inherits them from, by name, in order."""
+    return next(_DECLARED[one] for one in cls.__mro__ if one in _DECLARED)
 
 
 def check_fields(config: Any) -> None:
@@ -130,7 +142,8 @@ def check_fields(config: Any) -> None:
 
     None stands for the default. Raises ConfigError, which names the field, its value and its range.
     """
-    for name, one in _DECLARED[type(config)].items():
+    known = _DECLARED.get(type(config)) or settings_of(type(config))
+    for name, one in known.items():
         value = getattr(config, name)
         if value is not one.default:
             object.__setattr__(config, name, one.default if value is None else one.check(one.shown, value))
@@ -138,8 +151,11 @@ def check_fields(config: Any) -> None:
 
 def described(known: dict[str, Setting]) -> str:
     """The lines of a docstring that say what settings mean."""
-    return "\n".join(
-        textwrap.fill(f"{name}: {one.text}", WIDTH - 4, subsequent_indent="    ", break_long_words=False,
-                      break_on_hyphens=False)
-        for name, one in known.items()
-    )  # fmt: skip
+    return "\n".join(_filled(f"{name}: {one.text}") for name, one in known.items())
+
+
+def _filled(text: str) -> str:
+    """A text in lines; `textwrap.fill` is slow to import and to run, and every command needs this."""
+    first = _FIRST.match(text)
+    assert first is not None
+    return "\n    ".join([first[0].rstrip(), *(line.rstrip() for line in _NEXT.findall(text, first.end()))])

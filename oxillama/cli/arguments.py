@@ -310,7 +310,7 @@ def with_flags(message: str) -> str:
     message = re.sub(r"overrides=\{['\"]([^'\"]+)['\"]: ([^{}]*)\}", r"--override \1=\2", message)
     message = re.sub(r"(?<![\w.])rope\.([a-z_]+)", r"--rope \1", message)
     message = re.sub(r"(?<![\w.])offload\.[a-z]+", lambda m: known.get(m[0], m[0]), message)
-    single = re.match(r"[a-z]+(?=\W)", message)
+    single = re.match(r"[a-z]+(?=[^\w=])", message)
     if single and single[0] in known:
         message = known[single[0]] + message[single.end() :]
     message = with_commands(message, known, flags_of(make_parser(whole=True)))

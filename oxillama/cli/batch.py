@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import oxillama
 from oxillama.cli.files import output_file
+from oxillama.cli.flags import draft_settings, flag_of, given
 from oxillama.cli.options import draft_options, load_engine, text_options
 from oxillama.data.request_job import answer_file, is_request_file
 from oxillama.data.table_job import Report, check_paths, journal_of, map_file
@@ -42,8 +43,7 @@ def batch(args: argparse.Namespace) -> int:
     if tables:
         for flag in ("served_model_name", "tool_format"):
             if getattr(args, flag):
-                name = f"--{flag.replace('_', '-')}"
-                raise oxillama.ConfigError(f"{name} is for requests, not for the rows of a table")
+                raise oxillama.ConfigError(f"{flag_of(flag)} is for requests, not for the rows of a table")
     else:
         _check_requests(args, source, options)
     check_paths(source, output)
@@ -65,12 +65,11 @@ def _check_requests(args: argparse.Namespace, source: str, options: dict[str, An
             f"{source} has no requests (custom_id, method, url, body) in its lines: give --prompt-column, --template "
             "or --messages-column for a table"
         )
-    known = {"deadline", *(name for name, value in options.items() if value is None or value is False or value == [])}
-    given = [f"--{name.replace('_', '-')}" for name in options if name not in known]
-    names = ("draft", "num_speculative", "output_column", "details")
-    given += [f"--{name.replace('_', '-')}" for name in names if getattr(args, name)]
-    if given:
-        raise oxillama.ConfigError(f"{given[0]} is for rows of a table: requests say what they want in their bodies")
+    found = [name for name in (*options, *given(args, draft_settings())) if name != "deadline"]
+    found += [name for name in ("draft", "output_column", "details") if getattr(args, name)]
+    if found:
+        flag = flag_of(found[0])
+        raise oxillama.ConfigError(f"{flag} is for rows of a table: requests say what they want in their bodies")
 
 
 def _map(

@@ -58,19 +58,25 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+WIDE = 40  # columns of choices that are told by name instead, so that a line of 80 holds them
+
+
 def add_flags(group: argparse._ArgumentGroup, known: Iterable[Setting], short: dict[str, str] | None = None) -> None:
     """Adds a flag for each setting. short: further names of flags, by setting."""
     for one in known:
         names = [name for name in ((short or {}).get(one.name),) if name] + [flag_of(one.name)]
-        shown = f"{one.brief}{_default(one)}"
+        brief = one.brief.replace("%", "%%")
+        shown = f"{brief}{_default(one)}"
         if one.kind == "bool":
             action = argparse.BooleanOptionalAction if one.default is None else "store_true"
-            group.add_argument(*names, action=action, default=None, help=one.brief)
+            group.add_argument(*names, action=action, default=None, help=brief)
         elif one.item is not None:
-            shown = f"{one.brief}; may be repeated"
+            shown = f"{brief}; may be repeated"
             group.add_argument(*names, action="append", type=one.item, metavar=_metavar(one), help=shown)
         elif one.choices:
-            group.add_argument(*names, choices=one.choices, help=shown)
+            listed = ", ".join(one.choices)
+            named = ("NAME", f"{shown}; one of {listed}") if len(listed) > WIDE else (None, shown)
+            group.add_argument(*names, choices=one.choices, metavar=named[0], help=named[1])
         else:
             kind = {"int": int, "float": float}.get(one.kind, str)
             group.add_argument(*names, type=kind, metavar=_metavar(one), help=shown)

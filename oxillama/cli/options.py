@@ -79,7 +79,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         help="add X to this token's logit, -inf bans it; may be repeated; `oxillama tokenize` tells ids",
     )  # fmt: skip
     add_constraints(parser)
-    group = parser.add_argument_group("speculative decoding, which changes no text")
+    group = parser.add_argument_group("speculative decoding", "It changes no text, but with --acceptance rejection.")
     group.add_argument("--draft", metavar="FILE", help="a smaller model with the same tokens; or lookup, or grammar")
     add_flags(group, draft_settings())
     add_engine_options(parser)

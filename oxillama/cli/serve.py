@@ -55,7 +55,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         "--check-config", action="store_true", help="print settings and models, open what they name, and serve nothing"
     )
     for one in settings_of(ServerConfig).values():
-        text, default = one.text, one.default
+        text, default = one.text.replace("%", "%%"), one.default
         name = one.name.replace("_", "-")
         if one.kind == "bool":
             flag = f"--no-{name}" if default else f"--{name}"

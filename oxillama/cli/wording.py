@@ -19,7 +19,8 @@ COMMANDS = {
     "tokenize": "tokenize",
 }
 _METHOD = re.compile(r"(?<![\w.])(?:[Ee]ngine\.)?(" + "|".join(COMMANDS) + r")\(\)")
-_KEYWORD = re.compile(r"(?<![\w.'\"-])([a-z]+(?:_[a-z]+)*)=(\.\.\.|True|False|(?=[\s,;.)]|$))")
+QUOTE = "'"
+_KEYWORD = re.compile(r"(?<![\w.'\"-])([a-z]+(?:_[a-z]+)*)=(\.\.\.|True|False|'\w+'|\d+(?!\w|\.\d)|(?=[\s,;.)]|$))")
 
 
 def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
@@ -49,7 +50,9 @@ def with_commands(message: str, names: Mapping[str, str], flags: Mapping[str, st
             flag = f"--no-{name.replace('_', '-')}"
         if flag not in flags:
             return found[0]
-        return f"{flag} {flags[flag]}" if value == "..." and flags[flag] else flag
+        if not flags[flag] or value in ("", "True"):
+            return flag
+        return f"{flag} {flags[flag] if value == '...' else value.strip(QUOTE)}"
 
     message = _METHOD.sub(lambda found: f"`oxillama {COMMANDS[found[1]]}`", message)
     return _KEYWORD.sub(as_flag, message)

@@ -12,7 +12,7 @@ from itertools import islice
 from types import GeneratorType, TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 
-from oxillama._util.checks import check_bool
+from oxillama._util.checks import check_flag, overlaid
 from oxillama._util.pickling import stays_here
 from oxillama._util.settings import check_fields, setting, settings, settings_of
 from oxillama._util.signals import DeferredInterrupt, Finalizer
@@ -81,7 +81,7 @@ class BatchSettings:
         False,
         "True shows a bar on stderr; a function is called with the number of results given, and of all if "
         "`prompts` has a length, else None.",
-        check=lambda name, given: given if callable(given) else check_bool(name, given),
+        check=lambda name, given: given if callable(given) else check_flag(name, given),
     )
     total: int | None = None  # prompts, if they are counted
 
@@ -178,7 +178,7 @@ class BatchRunner:
 
     def _read(self, own: Mapping[str, Any]) -> TextOptions:
         """The options of a prompt that has some of its own."""
-        options = read_options("stream", {**self._given, **own}, self._factory.default_chain)
+        options = read_options("stream", overlaid(self._given, own), self._factory.default_chain)
         return replace(options, serving=options.serving.counted_from("start"))
 
     @property
@@ -265,7 +265,7 @@ class BatchRunner:
     def _own(self, name: str, options: Mapping[str, Any]) -> TextOptions:
         """The options of a prompt. Raises ConfigError for those that only the batch as a whole can have."""
         for option in _OF_THE_WHOLE:
-            if option in options:
+            if options.get(option) is not None:
                 raise ConfigError(f"{name} must leave {option} to the batch, whose prompts have it in common")
         return self._read(options) if options else self.options
 

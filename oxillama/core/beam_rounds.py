@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypedDict, cast
 
-from oxillama._util.checks import check_keywords, check_type
+from oxillama._util.checks import check_keywords, check_type, given_of
 from oxillama._util.pickling import stays_here
 from oxillama.config import SamplerConfig, field_names
 from oxillama.core.beam_search import BeamOptions, BeamSearch, BeamSearchConfig
@@ -164,7 +164,7 @@ def start_search(
     core.check_generates()
     one = read_prompt("prompt", prompt, "beam_search() takes")
     check_beam_options(options)
-    fields = dict(options)
+    fields = given_of(options)
     chosen = check_type("config", BeamSearchConfig() if config is None else config, BeamSearchConfig)
     found = BeamOptions(
         replace(chosen, **_taken(fields, field_names(BeamSearchConfig))),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_type, suggests_fields
+from oxillama._util.checks import check_type
 from oxillama._util.settings import check_fields, setting, settings
 from oxillama.config import MAX_CONTEXT
 from oxillama.core.engine_core import EngineCore
@@ -63,7 +63,6 @@ MAX_PENALTY = 32.0
 Candidate = tuple[float, int, int]  # log-probability of all its tokens, number of the beam that it continues, token
 
 
-@suggests_fields
 @settings()
 @dataclass(frozen=True, slots=True)
 class BeamSearchConfig:

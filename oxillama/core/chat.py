@@ -65,11 +65,13 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
     check_options("chat", options)
     context.core.check_generates()
     given, answer = _divided(options)
-    owner = owner_of(options.get("cache_salt")) if options.get("cache_prompt", True) else None
+    owner = owner_of(options.get("cache_salt")) if options.get("cache_prompt") is not False else None
     ids, prompt = _ids_and_text(context.tokenizer, messages, given, context.context_size, owner)
     use = reading_of(context.tokenizer, messages, given, answer, prompt)
-    if use is not None and options.setdefault("tool_use", use) is not use:
-        raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
+    if use is not None:
+        if options.get("tool_use") is not None:
+            raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
+        options["tool_use"] = use
     return ids
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import oxillama.gguf as gguf
-from oxillama._util.checks import check_keywords
+from oxillama._util.checks import check_keywords, given_of
 from oxillama.config import EngineConfig, OffloadPolicy, RopeConfig, SamplerConfig, field_names
 from oxillama.core.context import EngineContext
 from oxillama.core.embedding import read_pooling
@@ -416,14 +416,14 @@ def choose_context(spec: ModelSpec, config: EngineConfig) -> int:
 
 
 def make_config(function: str, config: EngineConfig | None, fields: Mapping[str, Any]) -> EngineConfig:
-    """`config` with `fields`, which are keywords of `function`, replaced.
+    """`config` with the `fields` that are given, which are keywords of `function`, replaced.
 
     Raises TypeError for an unknown field, ConfigError for its value.
     """
     check_keywords(function, fields, field_names(EngineConfig))
     if config is not None and not isinstance(config, EngineConfig):
         raise ConfigError(f"config must be an EngineConfig, not {type(config).__name__}; paths go to load()")
-    return replace(config or EngineConfig(), **fields)
+    return replace(config or EngineConfig(), **given_of(fields))
 
 
 # Settings of how a loaded model is used; the others say how it is loaded.
@@ -434,7 +434,7 @@ def config_beside(loaded: EngineContext, fields: Mapping[str, Any]) -> EngineCon
     """The engine's settings with `fields` in place of its own. Raises ConfigError for those that loading needs."""
     loaded.core.check_generates()
     config = make_config("restore", loaded.config, fields)
-    for name in fields:
+    for name in given_of(fields):
         if name not in OF_USE:
             raise ConfigError(f"{name} can't be given with a loaded Engine: its model is loaded already")
     return replace(config, context_size=fields.get("context_size") or loaded.context_size)

@@ -281,7 +281,7 @@ def _check_cancel_token(name: str, token: Any) -> CancelToken:
     return token
 
 
-@settings()
+@settings(suggests=False)
 @dataclass(frozen=True)
 class TextOptions:
     """Options of a text, checked.
@@ -383,12 +383,8 @@ class TextOptions:
     n_each: int = field(init=False, default=1)  # completions of each prompt
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for values out of range, and for options that exclude each other."""
-        own = vars(self)
-        for name, one in _TEXT_FIELDS.items():  # as `check_fields`, without entering it for each request
-            if own[name] is not one.default:
-                own[name] = one.check(one.shown, own[name])
-        own["n_each"] = self.n or 1
+        """Raises ConfigError for options that exclude each other; `read_options` checks each by itself."""
+        vars(self)["n_each"] = self.n or 1
         if self.max_tokens == 0 and self.prompt_logprobs is None:
             raise ConfigError(
                 "max_tokens must be at least 1, not 0, unless prompt_logprobs asks for those of the prompt"
@@ -437,6 +433,10 @@ def read_options(function: str, options: Mapping[str, Any], defaults: SamplerCha
     serving = _NO_SERVING if given.isdisjoint(_SERVING_FIELDS) else split_serving_options(others)
     drafts = NO_DRAFTS if given.isdisjoint(DRAFT_FIELDS) else split_draft_options(others)
     chain = make_chain(others.pop("sampler", None), others, defaults) if others else defaults
+    if own:
+        for name, one in _TEXT_FIELDS.items():
+            if name in own:
+                own[name] = one.check(name, own[name])
     found = TextOptions(chain, serving, drafts, **own)
     if found.max_tokens is not None and chain.config.min_tokens > found.max_tokens:
         raise ConfigError(f"min_tokens must be at most max_tokens, {found.max_tokens}, not {chain.config.min_tokens}")

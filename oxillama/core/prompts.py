@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from oxillama._util.checks import are_ints, check_bool, check_float, check_int, check_type
+from oxillama._util.checks import are_ints, check_flag, check_float, check_int, check_type, given_of
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
 from oxillama.sampling import SamplerChain
@@ -165,7 +165,7 @@ def make_chain(
     options: None stands for a field that isn't given. defaults: what counts without a sampler, but for its penalties
     and mirostat if `options` ask for temperature 0.
     """
-    options = {name: value for name, value in options.items() if value is not None}
+    options = given_of(options)
     if sampler is not None:
         check_type("sampler", sampler, SamplerConfig, SamplerChain)
     if isinstance(sampler, SamplerChain):
@@ -216,7 +216,7 @@ def infill_ids(
     that the model's file lacks, ConfigError, TokenizerError, and with a context_size ContextOverflowError for far more
     tokens.
     """
-    check_bool("suffix_first", suffix_first)
+    first = check_flag("suffix_first", suffix_first)
     for name, text in (("prefix", prefix), ("suffix", suffix)):
         if not isinstance(text, str):
             raise ConfigError(f"{name} must be a str, not {type(text).__name__}")
@@ -226,7 +226,7 @@ def infill_ids(
         check_length(tokenizer, "suffix", suffix, context_size, continuation=True)
     before += tokenizer.encode(prefix, add_special=False)
     after += tokenizer.encode(suffix, add_special=False, continuation=True)
-    return opening(tokenizer) + (after + before if suffix_first else before + after) + middle
+    return opening(tokenizer) + (after + before if first else before + after) + middle
 
 
 def fim_marks(tokenizer: Tokenizer) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_int, check_keywords, check_type
+from oxillama._util.checks import check_int, check_keywords, check_type, given_of
 from oxillama._util.pickling import stays_here
 from oxillama._util.places import Path
 from oxillama._util.signals import DeferredInterrupt
@@ -75,6 +75,7 @@ class SessionSampler:
         Raises ConfigError, GrammarError, and TypeError for unknown fields.
         """
         check_keywords("sample", fields, KEYWORDS, OPTIONS, "it draws one token: generate() takes that, for a text")
+        fields = given_of(fields)
         if isinstance(sampler, Sampler):
             if processors is not None or fields:
                 raise ConfigError("sampler is a Sampler, which has its settings: give it alone")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from oxillama._util.checks import check_keywords
+from oxillama._util.checks import check_keywords, given_of
 from oxillama._util.lazy import lazy
 from oxillama.data.columns import ColumnType, Items, Scalar, Vector, check_name, is_empty
 from oxillama.data.mapper import Done, Mapper, OnError
@@ -47,7 +47,7 @@ class Embed(Mapper):
         check_keywords("Embed", options, ("pooling", *EmbedOptions.__annotations__))
         self._input = None if input is None else check_name("input", input)
         self._template = None if template is None else Template("template", template)
-        self._options = options
+        self._options = given_of(options)
 
     @property
     def inputs(self) -> tuple[str, ...]:

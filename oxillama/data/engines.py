@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from oxillama._util.checks import check_keywords
+from oxillama._util.checks import check_keywords, given_of
 from oxillama._util.pickling import OpenedOnce, frozen
 from oxillama.config import EngineConfig, field_names
 from oxillama.errors import ConfigError
@@ -34,7 +34,7 @@ class EngineSource:
         """
         if fields is not None and not isinstance(fields, Mapping):
             raise ConfigError(f"engine must be a mapping of EngineConfig's fields, not {type(fields).__name__}")
-        given = dict(fields or {})
+        given = given_of(fields or {})
         if "model_path" in given:
             raise ConfigError("engine must leave model_path out: the model is the mapper's first argument")
         check_keywords("engine", given, field_names(EngineConfig))

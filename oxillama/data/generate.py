@@ -82,7 +82,7 @@ class Generate(Mapper):
         self._shape: ColumnType | None = None
         if schema is not None and not isinstance(schema, Column):
             schema = options["json_schema"] = read_schema(schema)
-            self._shape = type_of_schema(schema, closed=options.get("schema_mode", "generate") == "generate")
+            self._shape = type_of_schema(schema, closed=options.get("schema_mode") in (None, "generate"))
         self._options = Options(options, chat=messages is not None, details=self.details)
 
     @property

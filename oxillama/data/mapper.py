@@ -45,7 +45,7 @@ class Mapper(ABC):
     ) -> None:
         self.source = EngineSource(model, engine)
         self.output = check_name("output", output)
-        self.on_error = check_choice("on_error", on_error, ("raise", "null", "column"))
+        self.on_error = check_choice("on_error", "raise" if on_error is None else on_error, ("raise", "null", "column"))
         self._progress = check_progress(progress)
         self._prepared: Engine | None = None  # for which options were found good
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from oxillama._util.checks import check_choice
+from oxillama._util.checks import check_choice, given_of
 from oxillama.data.columns import Column, is_null
 from oxillama.errors import ConfigError
 
@@ -33,7 +33,7 @@ WHOLE = ("n", "json_schema", "schema_mode", "max_in_flight")
 
 def check_details(details: Any, known: Mapping[str, object], usual: tuple[str, ...]) -> tuple[str, ...]:
     """Names of more columns. Raises ConfigError for one that is not known."""
-    if isinstance(details, bool):
+    if details is None or isinstance(details, bool):
         return usual if details else ()
     if isinstance(details, str) or not isinstance(details, Sequence):
         raise ConfigError(f"details must be True, False or a list of names, not {details!r}")
@@ -52,12 +52,14 @@ class Options:
         from oxillama.core.options import ChatOptions, StreamOptions, check_options
 
         for name, value in given.items():
-            if name in REFUSED:
+            if name in REFUSED and value is not None:
                 raise ConfigError(f"{name} is not for Generate: {REFUSED[name]}")
             if isinstance(value, Column) and name in WHOLE:
                 raise ConfigError(f"{name} must be the same for all rows: the columns that are added depend on it")
+        names = [name for name in given if name != "max_in_flight" and name not in REFUSED]
+        check_options("chat" if chat else "generate", names)
+        given = given_of(given)
         own = {name: value for name, value in given.items() if name != "max_in_flight"}
-        check_options("chat" if chat else "generate", own)
         if own.get("echo") and (chat or "json_schema" in own):
             raise ConfigError("echo must be left out with messages, and with json_schema: JSON is all of the text")
         kinds = ChatOptions.__annotations__

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from oxillama._util.checks import check_bool
+from oxillama._util.checks import check_flag
 
 __all__ = ["Progress", "Rows", "check_progress"]
 
@@ -14,8 +14,8 @@ Progress = bool | Callable[[int, int | None], object]
 
 
 def check_progress(progress: Any) -> Progress:
-    """Raises ConfigError unless it is True, False or a function."""
-    return progress if callable(progress) else check_bool("progress", progress)
+    """Raises ConfigError unless it is True, False (None), or a function."""
+    return progress if callable(progress) else check_flag("progress", progress)
 
 
 class Rows:

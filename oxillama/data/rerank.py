@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
-from oxillama._util.checks import check_keywords
+from oxillama._util.checks import check_keywords, given_of
 from oxillama.data.columns import INT, ColumnType, Items, Scalar, Struct, check_name, is_empty
 from oxillama.data.mapper import Done, Mapper, OnError
 from oxillama.data.progress import Progress
@@ -39,7 +39,7 @@ class Rerank(Mapper):
         super().__init__(model, output, on_error=on_error, progress=progress, engine=engine)
         check_keywords("Rerank", options, RerankOptions.__annotations__)
         self._query, self._documents = check_name("query", query), check_name("documents", documents)
-        self._options = options
+        self._options = given_of(options)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, Unpack, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_bool, check_keywords
+from oxillama._util.checks import check_flag, check_keywords
 from oxillama._util.places import Path
 from oxillama._util.signatures import takes
 from oxillama._util.threads import in_thread
@@ -255,7 +255,7 @@ class AsyncEngine:
         return self.engine.is_eos(token)
 
     async def _answer(self, ids: list[int], stream: bool, n: int | None, options: dict[str, Any]) -> Any:
-        if not check_bool("stream", stream):
+        if not check_flag("stream", stream):
             return await self.generate(ids, n=n, **options)
         if options.pop("on_token", None) is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_bool, check_int, check_keywords
+from oxillama._util.checks import check_flag, check_int, check_keywords
 from oxillama._util.places import Path
 from oxillama._util.signatures import takes
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, SamplingOptions, field_names
@@ -219,7 +219,7 @@ class Engine:
 
     def _answer(self, ids: list[int], stream: bool, n: int | None, options: dict[str, Any]) -> Any:
         """What follows a prompt that `chat` or `infill` made: a completion, n of them, or chunks."""
-        if not check_bool("stream", stream):
+        if not check_flag("stream", stream):
             return self.generate(ids, n=n, **options)
         if options.pop("on_token", None) is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from oxillama._util.checks import check_keywords
+from oxillama._util.checks import check_keywords, given_of, overlaid
 from oxillama._util.places import Path
 from oxillama.config import EngineOptions, ModelSource, SamplerConfig
 from oxillama.core.batch import Batch
@@ -72,8 +72,8 @@ class SpeculativeEngine:
         Raises ConfigError, also for a draft with another vocabulary, LoadError and its children.
         """
         check_keywords("SpeculativeEngine", fields, KEYWORDS)
-        if isinstance(target, Engine) and fields:
-            raise ConfigError(f"{next(iter(fields))} can't be given with a loaded Engine: its model is loaded already")
+        if isinstance(target, Engine) and (given := given_of(fields)):
+            raise ConfigError(f"{next(iter(given))} can't be given with a loaded Engine: its model is loaded already")
         self._closing = ExitStack()
         try:
             self.draft = self._draft_of(draft)  # it closes after the engine, whose requests use it until they end
@@ -155,7 +155,7 @@ class SpeculativeEngine:
         given = getattr(getattr(sampler, "config", sampler), "seed", None)
         if self.seed is not None and given is None:
             own["seed"] = self.seed
-        return own | options
+        return overlaid(own, options)
 
     # ---- snapshots
 

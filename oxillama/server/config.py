@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oxillama._util.checks import nearest, suggests_fields
+from oxillama._util.checks import nearest
 from oxillama._util.settings import Setting, check_fields, setting, settings, settings_of
 from oxillama._util.sizes import read_size
 from oxillama._util.text_files import read_text
@@ -28,7 +28,6 @@ ENVIRONMENT = "OXILLAMA_SERVE_"
 PORT, OLLAMA_PORT = 8000, 11434
 
 
-@suggests_fields
 @settings()
 @dataclass(frozen=True, slots=True)
 class ServerConfig:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oxillama._util.checks import check_bool, check_keywords
+from oxillama._util.checks import check_bool, check_keywords, given_of
 from oxillama._util.json_fields import Fields
 from oxillama._util.places import Place
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, field_names
@@ -77,6 +77,7 @@ def restored(
     """
     check_keywords("restore", fields, ("adapters", "allow_download", *field_names(EngineConfig)))
     check_bool("allow_download", allow_download)
+    fields = given_of(fields)
     opened = open_snapshot(snapshot)
     try:
         part = open_bundle(opened).parts[0]  # of several completions or beams, the first
@@ -89,7 +90,7 @@ def restored(
             place = model_source(described, model_path, part.label, allow_download=allow_download)
             engine = kind(model_path=place, **{**settings, **fields})
         try:
-            load_adapters(engine, described.sub("adapters"), list(adapters), part.label)
+            load_adapters(engine, described.sub("adapters"), list(adapters or ()), part.label)
             context = engine.context
             fill_session(context, context.session, load_saved(writer_of(context), part), part.label)
         except BaseException:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oxillama._util.checks import MAX_CONTEXT
 from oxillama._util.json_fields import Fields
+from oxillama._util.settings import check_fields
 from oxillama.core.draft_options import MAX_SPECULATIVE, DraftOptions
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.logprobs import MAX_LOGPROBS, LogprobRecorder
@@ -186,7 +187,7 @@ class TextResumer:
         try:
             serving = read_serving(given)
             check_given("stopping_criteria", self.given.maybe_integer("n_criteria"), len(own.criteria), self.label)
-            return TextOptions(
+            found = TextOptions(
                 read_chain_of(self.state.sub("sampler"), self.label, own.chain, len(own.processors)),
                 serving,
                 self.drafts,
@@ -202,8 +203,10 @@ class TextResumer:
                 prompt_logprobs=given.maybe_integer("prompt_logprobs", 0, MAX_LOGPROBS),
                 tool_use=read_tool_use(given.maybe_sub("tools"), self.label),
             )
+            check_fields(found)
         except ConfigError as error:
             raise SnapshotDamagedError(f"{self.label}: {error}") from None
+        return found
 
     def request(self, options: TextOptions, outbox: ResultQueue, index: int) -> GenerationRequest:
         """A request in the state of the saved one."""

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, Unpack
 
+from oxillama._util.checks import given_of
 from oxillama._util.fork import DRAFTS, ForkRegistry
 from oxillama._util.pickling import stays_here
 from oxillama._util.signals import Finalizer
@@ -65,8 +66,8 @@ class SpeculativeDecoder:
         """draft: a `DraftModel`, or the source of one, with its options. Raises what `DraftModel` raises, TypeError for
         options beside a `DraftModel`."""
         self._own = not isinstance(draft, DraftModel)
-        if fields and not self._own:
-            raise TypeError(f"{next(iter(fields))} can't be given with a DraftModel: it is made already")
+        if (given := given_of(fields)) and not self._own:
+            raise TypeError(f"{next(iter(given))} can't be given with a DraftModel: it is made already")
         self.model = draft if isinstance(draft, DraftModel) else DraftModel(draft, **fields)
         self.n_ready = 0
         self._closed = False

@@ -1,17 +1,16 @@
 """Settings: declared once, checked under their names, told by their docstring."""
 
+import textwrap
 from dataclasses import dataclass, fields
 
 import pytest
 
 import oxillama as ox
-from oxillama._util.checks import suggests_fields
-from oxillama._util.settings import check_fields, setting, settings, settings_of
+from oxillama._util.settings import Setting, check_fields, described, setting, settings, settings_of
 from oxillama.config import SamplingOptions
 from oxillama.errors import ConfigError
 
 
-@suggests_fields
 @settings("box.")
 @dataclass(frozen=True, slots=True)
 class Box:
@@ -67,6 +66,30 @@ def test_values_are_kept_as_their_checks_return_them():
     assert type(box.weight) is float
 
 
+def test_lines_are_those_of_textwrap():
+    words = ["a" * n for n in (1, 5, 40, 111, 112, 113, 115, 116, 117, 130)]
+    for i in range(300):
+        text = "x: " + " ".join(words[(i * 7 + k * k) % len(words)] for k in range(i % 25))
+        expected = textwrap.fill(text, 116, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        assert described({"x": Setting(text.removeprefix("x: "))}).rstrip() == expected
+
+
+def test_heirs_have_the_settings_of_their_class():
+    class Heir(Box):
+        pass
+
+    @dataclass(frozen=True)
+    class Wide(Box):
+        width: int = 4
+
+    assert settings_of(Heir) is settings_of(Box)
+    assert Wide(size=2, width=5).width == 5
+    for kind in (Heir, Wide):
+        with pytest.raises(ConfigError, match=r"^box\.size must be from 1 to 9, not 0$"):
+            kind(size=0)
+    assert Heir(size=None).size == 3
+
+
 def test_unknown_fields_name_the_nearest():
     with pytest.raises(TypeError, match="did you mean 'colour'"):
         Box(color="red")
@@ -91,6 +114,13 @@ def test_a_kind_without_a_check_is_refused_where_it_is_declared():
         @dataclass(frozen=True)
         class Wrong:
             size: dict = setting(None, "of it")
+
+    with pytest.raises(TypeError, match="size is an int, which needs the most that it can be"):
+
+        @settings()
+        @dataclass(frozen=True)
+        class Endless:
+            size: int = setting(1, "of it", least=1)
 
 
 def test_keywords_are_the_fields():

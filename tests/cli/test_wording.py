@@ -15,6 +15,9 @@ from tests.models.references import path_of
     ("predicts no next token: diffuse() writes with it", "predicts no next token: `oxillama diffuse` writes with it"),
     ("or accept the loss with allow_requantize", "or accept the loss with --allow-requantize"),
     ("a file that has one (tokenizer_path=...)", "a file that has one (tokenizer_path=...)"),  # no flag is so called
+    ("with acceptance='rejection', use mirostat=0", "with --acceptance rejection, use --mirostat 0"),
+    ("acceptance='rejection' keeps it", "--acceptance rejection keeps it"),
+    ("order is 'x'", "--order is 'x'"),
     ("x.generate() of y=5", "x.generate() of y=5"),
 ])  # fmt: skip
 def test_flags_and_commands(message, shown):
