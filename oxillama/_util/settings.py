@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from oxillama._util.checks import check_bool, check_choice, check_float, check_int
+from oxillama._util.checks import check_bool, check_choice, check_float, check_int, suggests_fields
 from oxillama.errors import ConfigError
 
 __all__ = ["Setting", "check_fields", "described", "setting", "settings", "settings_of"]
