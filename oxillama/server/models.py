@@ -59,7 +59,7 @@ class ServedModel:
     that loading reads beside it: further parts, adapters, a draft. draft, num_speculative: of requests
     that name none; load_draft: what gives the draft, where it is a model. chain, ollama_chain: the sampling of requests
     that give none, and of those of Ollama's API. keep: seconds that it stays in memory after its last request, where a
-    request said so. fault: what became of a file while it was in use. failed_with: the files' stamps when loading failed.
+    request said so. fault: what became of a file while it was in use. failed_with: files' stamps when loading failed.
     facts: as Ollama's API tells them, once they were asked for.
     """
 
