@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Unpack
 
 from oxillama._util import fork as _fork  # noqa: F401  # first: before a fork, imports of other threads finish
-from oxillama._util.blas import import_numpy
+from oxillama._util.blas import install_guard
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, OffloadPolicy, RopeConfig, SamplerConfig
 from oxillama.errors import (
     ChatTemplateError,
@@ -106,6 +106,7 @@ __version__ = "0.1.0"
 
 # Without a handler of the program's own, Python would print warnings to standard error.
 logging.getLogger("oxillama").addHandler(logging.NullHandler())
+install_guard()
 
 __all__ = [
     "AsyncEngine",
@@ -286,15 +287,12 @@ def load(model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Eng
     `fields` are those of `EngineConfig`. Raises LoadError and its children, ConfigError, or TypeError for an unknown
     field.
     """
-    import_numpy()
     from oxillama.engine import Engine
 
     return Engine.load(model_path, **fields)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("gguf", "snapshot") or name in _LAZY:
-        import_numpy()
     if name in ("gguf", "snapshot"):
         return importlib.import_module(f"oxillama.{name}")
     if name not in _LAZY:

@@ -76,6 +76,7 @@ def _text(shown: str, value: Any) -> str:
         raise ConfigError(f"{shown} must be a text, not {value!r:.60}")
     if value == "":
         raise ConfigError(f"{shown} is empty: give a value, or leave it out")
+    _check_null(shown, value)
     return value
 
 
@@ -83,7 +84,14 @@ def _texts(shown: str, value: Any) -> tuple[str, ...]:
     found = (value,) if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(one, str) and one for one in found):
         raise ConfigError(f"{shown} must be texts, not {value!r:.60}")
+    for one in found:
+        _check_null(shown, one)
     return tuple(found)
+
+
+def _check_null(shown: str, value: str) -> None:
+    if "\0" in value:
+        raise ConfigError(f"{shown} has a null character: {value!r:.60}")
 
 
 _CHECKS: dict[str, Check] = {"bool": check_bool, "str": _text, "tuple[str, ...]": _texts}

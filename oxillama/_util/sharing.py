@@ -16,9 +16,9 @@ anew in a forked child (`_util/fork.py`), where the thread that held it isn't.
 - `core/session.py`, `compat/llama.py`: one sequence, held during its calls.
 - `offload/reader.py`: slots of pages and the calls that wait for them. `speculative/async_draft.py`: the run that is
   under way. `speculative/draft_core.py`: the turn of a draft model.
-- `server/owner_threads.py`: jobs that wait, and how many each owner has under way. `server/log_output.py`: lines that
-  wait to be written.
-- Everything of `server` but what it computes in other threads belongs to the event loop.
+- `server/log_output.py`: lines that wait to be written, and the thread that writes them. `server/owner_threads.py`:
+  calls that wait for a thread, by owner.
+- Everything else of `server` but what it computes in other threads belongs to the event loop.
 
 Without a lock: values that are set once (`_util/lazy.py`), `functools.lru_cache`, and dictionaries of which each call
 is one step for other threads: get, setdefault, pop, copy, list(d), list(d.values()). An iteration isn't, nor is

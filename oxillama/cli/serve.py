@@ -26,6 +26,7 @@ from oxillama.cli.served_files import (
     check_draft,
     check_file,
     check_places,
+    files_of,
 )
 from oxillama.cli.statuses import FailedCheckError
 from oxillama.cli.values import with_sizes
@@ -161,7 +162,8 @@ def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[dict
         check_file("--model", path)
         name = "oxillama-default" if path is None else os.path.basename(path).removesuffix(".gguf")
         drafts = _drafts("--draft", args.draft, "--num-speculative", args.num_speculative, options)
-        return [{"id": name, "path": path, "load": ModelLoader(options, _adapters(args)), **drafts}]
+        load = ModelLoader(options, _adapters(args))
+        return [{"id": name, "path": path, "load": load, "files": files_of(load, drafts.get("load_draft")), **drafts}]
     if args.draft is not None or args.num_speculative is not None:
         raise oxillama.ConfigError("--draft and --num-speculative are not for models of a file: give them there")
     if args.model is not None:
@@ -240,6 +242,8 @@ def _of_table(i: int, table: dict[str, Any]) -> dict[str, Any]:
     for name in ("id", "path"):
         if not isinstance(table.get(name), str | None):
             raise oxillama.ConfigError(f"model[{i}].{name} must be a text, not {table[name]!r:.60}")
+        if table.get(name) == "":
+            raise oxillama.ConfigError(f"model[{i}].{name} is empty: give a value, or leave it out")
     path = model_file(f"model[{i}].path", table.get("path"))
     check_file(f"model[{i}].path", path)
     aliases, adapters, load = table.get("aliases", []), table.get("lora", {}), table.get("load", "start")
@@ -258,8 +262,9 @@ def _of_table(i: int, table: dict[str, Any]) -> dict[str, Any]:
     name = table.get("id") or ("oxillama-default" if path is None else _stem(path))
     draft, number = f"model[{i}].draft", f"model[{i}].num_speculative"
     drafts = _drafts(draft, table.get("draft"), number, table.get("num_speculative"), options)
-    own = {"id": name, "path": path, "load": ModelLoader(options, files), "aliases": tuple(aliases)}
-    return own | {"at_start": load == "start"} | drafts
+    loader = ModelLoader(options, files)
+    own = {"id": name, "path": path, "load": loader, "files": files_of(loader, drafts.get("load_draft"))}
+    return own | {"aliases": tuple(aliases), "at_start": load == "start"} | drafts
 
 
 def _with_files(i: int, fields: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from oxillama.server.config import ServerConfig
 from oxillama.server.memory import check_memory
 from oxillama.server.models import Models, ServedModel
 from oxillama.server.service import Service
+from oxillama.server.sockets import check_place
 
 __all__ = ["report"]
 
@@ -38,6 +39,7 @@ def report(config: ServerConfig, described: list[dict[str, Any]]) -> dict[str, A
     service = Service(Models(served, config), config)
     App(service)
     service.residence.close()
+    check_place(config)
     check_memory({one.id: one.weights for one in served if one.at_start})
     server = {name: value for name, value in asdict(config).items() if name != "api_key"}
     return {"server": server, "models": models, "files": _files(config, service.models.template)}
@@ -73,7 +75,8 @@ def _model(one: Mapping[str, Any]) -> dict[str, Any]:
             PackedFile(Path(config.packed))
     except oxillama.OxiLlamaError as error:
         raise oxillama.ConfigError(f"{place}: {error}") from None
-    options = {name: value for name, value in asdict(config).items() if name != "model_path" and value is not None}
+    given = {one.name: _plain(getattr(config, one.name)) for one in fields(config)}
+    options = {name: value for name, value in given.items() if name != "model_path" and value is not None}
     drafted = one.get("load_draft")
     draft = drafted.path if isinstance(drafted, DraftLoader) else one.get("draft")
     return {
@@ -81,6 +84,13 @@ def _model(one: Mapping[str, Any]) -> dict[str, Any]:
         "load": "start" if one.get("at_start", True) else "demand", **facts, "lora": adapters, "draft": draft,
         "num_speculative": one.get("num_speculative"), "options": options,
     }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _facts(file: gguf.GGUFFile, config: EngineConfig) -> dict[str, Any]:

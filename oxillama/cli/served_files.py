@@ -12,7 +12,7 @@ import oxillama
 if TYPE_CHECKING:
     from oxillama.server.config import ServerConfig
 
-__all__ = ["DraftLoader", "ModelLoader", "check_adapter", "check_draft", "check_file", "check_places"]
+__all__ = ["DraftLoader", "ModelLoader", "check_adapter", "check_draft", "check_file", "check_places", "files_of"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,23 @@ class DraftLoader:
 
     def __call__(self) -> oxillama.DraftModel:
         return oxillama.DraftModel(self.path, num_threads=self.num_threads)
+
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+
+
+def files_of(load: ModelLoader, draft: DraftLoader | None) -> tuple[str, ...]:
+    """Files that loading a model reads, beside the one that it is named by. Of an adapter's folder: what is in it."""
+    from oxillama.server.memory import parts_of
+
+    path, found = load.options["model_path"], list[str]()
+    if path is not None:
+        found += [part for part in parts_of(path) if part != path]
+    found += [one for name in ("tokenizer_path", "packed") if isinstance(one := load.options.get(name), str)]
+    for _, adapter in load.adapters:
+        inside = (os.path.join(adapter, name) for name in ADAPTER_FILES) if os.path.isdir(adapter) else ()
+        found += [adapter, *inside]
+    return (*found, *(() if draft is None else parts_of(draft.path)))
 
 
 def check_file(name: str, path: str | None) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from oxillama._util.checks import check_int, nearest
-from oxillama._util.text_files import read_text
+from oxillama._util.text_files import read_setting
 from oxillama.errors import ConfigError
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
@@ -89,7 +89,7 @@ def digest_of(key: str) -> bytes:
 def read_keys(path: str) -> dict[bytes, Key]:
     """Keys of a file, a line each: NAME:KEY, and limits. Raises ConfigError, which names the line and never a key."""
     try:
-        lines = read_text(path).splitlines()
+        lines = read_setting(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the key file {path} can't be read: {error}") from None
     found: dict[bytes, Key] = {}

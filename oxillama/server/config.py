@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from oxillama._util.checks import nearest
 from oxillama._util.settings import Setting, check_fields, setting, settings, settings_of
 from oxillama._util.sizes import read_size
-from oxillama._util.text_files import read_text
+from oxillama._util.text_files import read_setting
 from oxillama.errors import ConfigError
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
 
 ENVIRONMENT = "OXILLAMA_SERVE_"
 PORT, OLLAMA_PORT = 8000, 11434
+_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^\s/?#*]+")
+_HOST = re.compile(r"[^\s/?#*:@A-Z\[\]]+|[0-9a-f:]*:[0-9a-f:.]*")
 
 
 @settings()
@@ -102,8 +105,17 @@ class ServerConfig:
         check_fields(self)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key must be given together")
+        _check_forms("cors_origin", self.cors_origin, _ORIGIN, "a site as browsers name it: https://app.example:8080")
+        _check_forms("allowed_host", self.allowed_host, _HOST, "a name in small letters, without https:// and port")
         if self.strict and self.lenient:
             raise ConfigError("strict and lenient are both given: give one of them")
+
+
+def _check_forms(name: str, given: tuple[str, ...], form: re.Pattern[str], wanted: str) -> None:
+    """Raises ConfigError for what no request's header can be equal to."""
+    for one in given:
+        if not form.fullmatch(one):
+            raise ConfigError(f"{name} must be {wanted}, not {one!r:.60}")
 
 
 _SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -152,7 +164,7 @@ def from_file(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     import tomllib  # the command line imports this module for every command
 
     try:
-        read = tomllib.loads(read_text(path))
+        read = tomllib.loads(read_setting(path))
     except OSError as error:
         raise ConfigError(f"config {path}: the file can't be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -163,6 +175,9 @@ def from_file(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     server, models = read.get("server", {}), read.get("model", [])
     if not isinstance(server, dict) or not isinstance(models, list):
         raise ConfigError(f"config {path} must have [server] once and [[model]] for each model")
+    for i, model in enumerate(models):
+        if not isinstance(model, dict):
+            raise ConfigError(f"config {path}: model[{i}] must be a table [[model]], not {model!r:.60}")
     for name in server:
         _check_known(name, f"config {path}: [server] {name}")
     sizes = {one.name for one in settings_of(ServerConfig).values() if one.size}

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, TextIO
 
+from oxillama._util.threads import starting
+
 __all__ = ["LOSSES", "LineFormatter", "LogOutput", "Losses", "log_to", "name_of", "unblocked"]
 
 MOST_WAITING = 1 << 20  # bytes
@@ -51,7 +53,8 @@ class LogOutput(io.TextIOBase):
         self._n_bytes = self._n_lost = 0
         self._writes = self._ended = False
         self._thread = threading.Thread(target=self._run, name="oxillama-log", daemon=True)
-        self._thread.start()
+        with starting("the thread that writes the log"):
+            self._thread.start()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]

@@ -12,17 +12,22 @@ from oxillama.errors import ConfigError
 if TYPE_CHECKING:
     from oxillama.offload.pressure import MemoryPressureProbe, MemoryReading
 
-__all__ = ["check_memory", "is_short_of", "shown_bytes", "weight_bytes"]
+__all__ = ["check_memory", "is_short_of", "parts_of", "shown_bytes", "weight_bytes"]
 
 _PARTS = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
 def weight_bytes(path: str) -> int:
     """Bytes of a GGUF file, with the parts that it is split into; of those that are missing, loading says so."""
+    return sum(os.path.getsize(file) for file in parts_of(path) if os.path.isfile(file))
+
+
+def parts_of(path: str) -> list[str]:
+    """The files of a model that is split, and the file of any other."""
     parts = _PARTS.fullmatch(path)
-    count = int(parts["count"]) if parts else 1
-    files = [f"{parts['stem']}-{i:05}-of-{parts['count']}.gguf" for i in range(1, count + 1)] if parts else [path]
-    return sum(os.path.getsize(file) for file in files if os.path.isfile(file))
+    if parts is None:
+        return [path]
+    return [f"{parts['stem']}-{i:05}-of-{parts['count']}.gguf" for i in range(1, int(parts["count"]) + 1)]
 
 
 def check_memory(weights: Mapping[str, int], probe: MemoryPressureProbe | None = None) -> None:

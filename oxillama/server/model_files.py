@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 
 from oxillama.engine.engine import Engine
-from oxillama.errors import ModelFileError
+from oxillama.errors import ModelFileError, ThreadStartError
 from oxillama.speculative.draft_model import DraftModel
 
-__all__ = ["file_fault", "stamp_of", "without_paths"]
+__all__ = ["file_fault", "is_passing", "stamp_of", "without_paths"]
 
+# Of the system, which may have what was lacking a moment later.
+SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT)
 Stamp = tuple[int, int, int, int]
 
 
@@ -32,6 +35,16 @@ def stamp_of(path: str | None) -> Stamp | None:
     except (OSError, ValueError):
         return None
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether loading failed for what the system was short of: memory, threads, descriptors, room on the disk."""
+    seen: BaseException | None = error
+    for _ in range(16):
+        if isinstance(seen, MemoryError | ThreadStartError) or (isinstance(seen, OSError) and seen.errno in SHORT):
+            return True
+        seen = None if seen is None else seen.__cause__ or seen.__context__
+    return False
 
 
 def without_paths(text: str, paths: Iterable[str | None]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from oxillama._util.checks import nearest
-from oxillama._util.text_files import read_text
+from oxillama._util.text_files import read_setting
 from oxillama._util.threads import in_thread
 from oxillama.chat.calls import read_json
 from oxillama.chat.template import ChatTemplate
@@ -29,9 +29,10 @@ from oxillama.kernels import _table
 from oxillama.sampling import SamplerChain
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
+from oxillama.server.loop_errors import Repeats
 from oxillama.server.memory import is_short_of
 from oxillama.server.model_facts import Facts
-from oxillama.server.model_files import Stamp, file_fault, stamp_of, without_paths
+from oxillama.server.model_files import Stamp, file_fault, is_passing, stamp_of, without_paths
 from oxillama.speculative.draft_model import DraftModel, check_same_vocabulary
 
 __all__ = ["OLLAMA", "PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
@@ -54,11 +55,12 @@ class ServedModel:
     """A model under its name.
 
     load: what gives its engine; None for one that was loaded before. state: "idle" before it is needed. created: Unix
-    seconds. weights: bytes that loading takes. path: of its file, if it is known. draft, num_speculative: of requests
+    seconds. weights: bytes that loading takes. path: of its file, if it is known. files: those
+    that loading reads beside it: further parts, adapters, a draft. draft, num_speculative: of requests
     that name none; load_draft: what gives the draft, where it is a model. chain, ollama_chain: the sampling of requests
     that give none, and of those of Ollama's API. keep: seconds that it stays in memory after its last request, where a
-    request said so. fault: what became of its file while it was in use. failed_with: the file's stamp when it could not
-    be loaded. facts: as Ollama's API tells them, once they were asked for.
+    request said so. fault: what became of a file while it was in use. failed_with: files' stamps when loading failed.
+    facts: as Ollama's API tells them, once they were asked for.
     """
 
     id: str
@@ -66,6 +68,7 @@ class ServedModel:
     load: Loader | None = None
     weights: int = 0
     path: str | None = None
+    files: tuple[str, ...] = ()
     draft: Literal["lookup", "grammar"] | DraftModel | None = None
     load_draft: Callable[[], DraftModel] | None = None
     num_speculative: int | None = None
@@ -79,11 +82,16 @@ class ServedModel:
     ollama_chain: SamplerChain | None = None
     keep: float | None = None
     fault: ModelFileError | None = None
-    failed_with: Stamp | None = None
+    failed_with: tuple[Stamp | None, ...] = ()
     facts: Facts | None = None
     fingerprint: str = ""
     capabilities: list[str] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def stamps(self) -> tuple[Stamp | None, ...]:
+        """What a change of any of its files changes."""
+        return tuple(stamp_of(path) for path in (self.path, *self.files))
 
     @property
     def ready(self) -> AsyncEngine:
@@ -130,12 +138,14 @@ class Models:
         self._config = config
         self.template = read_template(config.chat_template)
         read_defaults(config)  # raises before anything is loaded
+        self._repeats = Repeats()
         self._room = asyncio.Lock()  # of the one that makes room and is loaded into it
         self._arriving: dict[str, asyncio.Task[None]] = {}  # of models that requests wait for
         self._leaving: set[asyncio.Task[None]] = set()  # of engines whose files were changed
         self.all = {model.id: model for model in models}
         if len(self.all) < len(models):
             raise ConfigError("engines must have different names")
+        check_aliases(models)
         self.first = models[0]
         for model in models:
             if model.engine is not None:
@@ -152,17 +162,20 @@ class Models:
         async with model.lock:
             if model.state in ("ready", "failed") or model.load is None:
                 return
-            model.state, stamp = "loading", stamp_of(model.path)
+            model.state, stamps = "loading", model.stamps
             try:
                 engine, known, draft = await in_thread(self._load, model.load, model.load_draft)
                 model.draft = draft or model.draft
                 self._loaded(model, AsyncEngine(engine), known)
             except (OxiLlamaError, OSError, MemoryError) as error:
-                model.state, model.failed_with = "failed", stamp
-                if isinstance(error, ThreadStartError) and not model.at_start:
-                    model.state = "idle"  # once more, when there may be threads again
-                    raise
-                log.error("the model %s can't be loaded: %s", model.id, error)
+                model.state, model.failed_with = "failed", stamps
+                again = is_passing(error) and self._comes_back(model) and (model.used_at > 0 or not model.at_start)
+                if not again or self._repeats.is_new(model.id) is not None:
+                    remedy = " (the next request tries again)" if again else ""
+                    log.error("the model %s can't be loaded: %s%s", model.id, error or type(error).__name__, remedy)
+                if again:
+                    model.state = "idle"
+                    raise short_of(model, error) from error
 
     def _load(
         self, load: Loader, load_draft: Callable[[], DraftModel] | None
@@ -255,8 +268,8 @@ class Models:
         return model.load is not None and (not model.at_start or self._config.idle_unload > 0)
 
     def _try_again(self, model: ServedModel) -> None:
-        """The next request loads a model that could not be loaded, if its file is another one now."""
-        if model.state == "failed" and self._comes_back(model) and model.failed_with != stamp_of(model.path):
+        """The next request loads a model that could not be loaded, if one of its files is another one now."""
+        if model.state == "failed" and self._comes_back(model) and model.failed_with != model.stamps:
             model.state = "idle"
 
     def without_paths(self, text: str) -> str:
@@ -264,7 +277,7 @@ class Models:
         config = self._config
         paths = [config.lora_dir and os.path.join(os.path.expanduser(config.lora_dir), ""), config.chat_template]
         for model in self.all.values():
-            paths.append(model.path)
+            paths += [model.path, *model.files]
             identity = None if model.engine is None else model.engine.engine.context.snapshots.identity
             paths.append(None if identity is None else identity.path)
         return without_paths(text, paths)
@@ -392,6 +405,25 @@ def unusable(model: ServedModel) -> ApiError:
     return ApiError(503, code, f"the model {model.id} {text}", headers={"Retry-After": "5"})
 
 
+def check_aliases(models: list[ServedModel]) -> None:
+    """Raises ConfigError for a name that means two models."""
+    whose = {model.id: model for model in models}
+    for model in models:
+        for alias in model.aliases:
+            if (other := whose.setdefault(alias, model)) is not model:
+                raise ConfigError(
+                    f"the name {alias!r:.60} is that of two models, {other.id!r:.60} and {model.id!r:.60}"
+                )
+
+
+def short_of(model: ServedModel, error: BaseException) -> ApiError:
+    """Why a model can't be loaded now, where it may be a moment later."""
+    if isinstance(error, ThreadStartError):
+        return ApiError(503, "no_thread", "the server can start no thread now", headers={"Retry-After": "1"})
+    text = f"the model {model.id} can't be loaded now: the server is short of memory or of open files"
+    return ApiError(503, "loading", text, headers={"Retry-After": "5"})
+
+
 def loaded_with_draft(load: Loader, load_draft: Callable[[], DraftModel] | None) -> tuple[Engine, DraftModel | None]:
     """An engine and its draft, both or none of them. Raises what loading raises, ConfigError for another vocabulary."""
     engine = load()
@@ -460,7 +492,7 @@ def read_template(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        text = read_text(path)
+        text = read_setting(path)
         ChatTemplate(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"chat_template {path} can't be read: {error}") from None

@@ -7,16 +7,18 @@ import os
 import resource
 import socket
 import ssl
+import stat
 from collections.abc import Iterator
 
 from oxillama.errors import ConfigError
 from oxillama.server.auth import is_loopback
 from oxillama.server.config import ServerConfig
 
-__all__ = ["address_of", "bound", "check_exposure", "check_tls", "listening", "most_connections"]
+__all__ = ["address_of", "bound", "check_exposure", "check_place", "check_tls", "listening", "most_connections"]
 
 INHERITED = "fd://"  # a socket that a supervisor opened, such as systemd
 BACKLOG = 1024
+LONGEST_PATH = 103  # bytes of a Unix socket's, on every system
 SPARE = 128  # descriptors for files, threads, and connections that are accepted to be refused
 
 
@@ -38,12 +40,53 @@ def check_exposure(config: ServerConfig, has_keys: bool) -> None:
 def check_tls(config: ServerConfig) -> None:
     """Raises ConfigError for a certificate and a key that can't be used."""
     if config.tls_cert is not None:
+        for name in ("tls_cert", "tls_key"):
+            _check_no_pipe(name, getattr(config, name))
         try:
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(config.tls_cert, config.tls_key)
         except OSError as error:  # ssl.SSLError is one
             raise ConfigError(
                 f"tls_cert {config.tls_cert} with tls_key {config.tls_key} can't be used: {error}"
             ) from None
+
+
+def _check_no_pipe(name: str, path: str) -> None:
+    """Raises ConfigError for a pipe, which the library would wait for, and which can't be read a second time."""
+    with contextlib.suppress(OSError):  # told where it is opened
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ConfigError(f"{name} {path} is no regular file")
+
+
+def check_place(config: ServerConfig) -> None:
+    """Raises ConfigError for an address that nothing can listen on here, whether or not another server does now."""
+    try:
+        if config.host.startswith(INHERITED):
+            int(config.host.removeprefix(INHERITED))
+        elif config.uds is not None:
+            _check_path(config.uds)
+        else:
+            family, _, _, _, address = socket.getaddrinfo(config.host, 0, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, socket.SOCK_STREAM) as made:
+                made.bind(address)
+    except (OSError, ValueError) as error:
+        raise _unusable(config, error) from None
+
+
+def _unusable(config: ServerConfig, error: Exception) -> ConfigError:
+    place = config.uds or f"{config.host} port {config.port}"
+    return ConfigError(f"can't listen on {place}: {getattr(error, 'strerror', None) or error}")
+
+
+def _check_path(path: str) -> None:
+    """Raises OSError for a path that can't be one of a Unix socket; what isn't a socket is left as it is."""
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise OSError(f"the path of a Unix socket has at most {LONGEST_PATH} bytes")
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise OSError("there is something else of this name, which is no socket")
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OSError(f"no file can be made in {folder}")
 
 
 def most_connections(config: ServerConfig) -> int:
@@ -88,12 +131,11 @@ def bound(config: ServerConfig) -> socket.socket:
             raise
         return made
     except (OSError, ValueError) as error:
-        place = config.uds or f"{config.host} port {config.port}"
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"can't listen on {place}: {reason}") from None
+        raise _unusable(config, error) from None
 
 
 def _unix(path: str) -> socket.socket:
+    _check_path(path)
     with contextlib.suppress(FileNotFoundError):
         probe = socket.socket(socket.AF_UNIX)
         try:

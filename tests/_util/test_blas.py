@@ -14,14 +14,29 @@ from oxillama._util import blas
 seen = []
 class Watch:
     def find_spec(self, name, path=None, target=None):
-        if name == "numpy":
+        if name == "numpy.version":
             seen.append(os.environ.get("OPENBLAS_NUM_THREADS"))
 sys.meta_path.insert(0, Watch())
 if sys.argv[1] == "short":
     blas.can_start = lambda n: False
-blas.import_numpy()
+exec(sys.argv[2])
 print(*seen, os.environ.get("OPENBLAS_NUM_THREADS"), "numpy" in sys.modules)
 """
+
+
+IMPORTS = (
+    "import oxillama; oxillama.load", "import oxillama; oxillama.Tokenizer", "import numpy", "import oxillama.data",
+    "from oxillama.gguf import open", "import oxillama.tokenizer.tokenizer", "import oxillama.kernels",
+    "from oxillama.cli import main; main(['tokenize', 'a'])",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("code", IMPORTS)
+def test_whatever_is_imported_first(code):
+    command = [sys.executable, "-c", SHOW, "short", f"{code}; import numpy; numpy.__spec__.loader.get_data"]
+    env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "1 None True", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -34,7 +49,7 @@ print(*seen, os.environ.get("OPENBLAS_NUM_THREADS"), "numpy" in sys.modules)
 )
 def test_threads_of_blas(threads, given, printed):
     env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"} | given
-    command = [sys.executable, "-c", SHOW, threads]
+    command = [sys.executable, "-c", SHOW, threads, "blas.import_numpy()"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == printed, done.stderr
 

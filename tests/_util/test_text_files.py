@@ -2,13 +2,16 @@
 
 import io
 import json
+import os
 import sys
+import threading
 
 import pytest
 
 import oxillama as ox
 import oxillama.compat as llama_cpp
-from oxillama._util.text_files import read_text, without_mark
+from oxillama._util import text_files
+from oxillama._util.text_files import read_setting, read_text, without_mark
 from oxillama.cli import main
 from oxillama.cli.chat import piped
 from oxillama.cli.files import read_text_file
@@ -133,3 +136,29 @@ def test_a_command_with_files_that_have_marks(tmp_path, monkeypatch, capsys):
     assert main(["run", "Once upon a time", "--json-schema", SCHEMA, "-n", "8", "--seed", "1"]) == 0
     assert capsys.readouterr().out == with_marks
     assert json.loads(with_marks) in ("yes", "no")
+
+
+def test_settings_are_no_pipes_without_a_writer(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="nothing is written to"):
+        read_setting(tmp_path / "pipe")
+    with pytest.raises(IsADirectoryError):
+        read_setting(tmp_path)
+
+
+def test_settings_come_from_pipes_with_one():
+    reader, writer = os.pipe()
+    try:
+        late = threading.Timer(0.05, lambda: (os.write(writer, b"b\r\n"), os.close(writer)))
+        late.start()
+        assert read_setting(f"/dev/fd/{reader}") == "b\n"
+    finally:
+        os.close(reader)
+        late.join()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="there is no endless device here")
+def test_settings_have_an_end(monkeypatch):
+    monkeypatch.setattr(text_files, "MOST", 1 << 16)
+    with pytest.raises(OSError, match="no end"):
+        read_setting("/dev/zero")

@@ -1,6 +1,7 @@
 """`oxillama serve --check-config`: all that the settings name is opened and shown, and a wrong file is status 1."""
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -144,3 +145,61 @@ def test_sizes_of_a_file_are_those_of_the_flags(shown, refused, tmp_path):
 def test_flags_of_a_model_beside_those_of_a_file_are_refused(flags, refused, tmp_path):
     said = refused("--config", written(tmp_path, '[[model]]\nid = "a"\n'), *flags)
     assert f"{flags[0]} is not for models of a file" in said
+
+
+@pytest.mark.parametrize(("flag", "value", "said"), [
+    ("--cors-origin", "app.example", "a site as browsers name it"), ("--cors-origin", "https://a.b/c", "not 'https"),
+    ("--cors-origin", "https://a.b/", "not 'https"), ("--cors-origin", "*", "not '*'"),
+    ("--allowed-host", "http://a.b", "without https:// and port"), ("--allowed-host", "a.b:80", "not 'a.b:80'"),
+    ("--allowed-host", "A.b", "small letters"), ("--uds", "x" * 150, "at most 103 bytes"),
+    ("--host", "256.1.1.1", "can't listen on 256.1.1.1"), ("--host", "fd://x", "can't listen on fd://x"),
+    ("--trusted-proxy", "10.0.0.1/33", "trusted_proxy"),
+])  # fmt: skip
+def test_addresses_that_nothing_can_be(flag, value, said, refused):
+    extra = ("--insecure-no-key",) if flag == "--host" else ()
+    assert said in refused(flag, value, *extra)
+
+
+@pytest.mark.parametrize(("flag", "value"), [
+    ("--cors-origin", "https://a.b:8080"), ("--cors-origin", "vscode-webview://x1"), ("--cors-origin", "null"),
+    ("--allowed-host", "::1"), ("--allowed-host", "my_host.example"), ("--trusted-proxy", "10.0.0.0/8"),
+    ("--host", "localhost"),
+])  # fmt: skip
+def test_addresses_that_can_be(flag, value, shown):
+    assert shown(flag, value)["models"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_socket_has_a_name_that_is_free(kind, refused, tmp_path):
+    place = tmp_path / "own"
+    place.write_text("kept") if kind == "file" else place.mkdir()
+    assert "no socket" in refused("--uds", place)
+    assert place.exists()
+
+
+@pytest.mark.parametrize("flag", ["--api-key-file", "--admin-key-file", "--chat-template", "--config", "--tls-cert"])
+def test_a_pipe_that_nothing_is_written_to(flag, refused, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    extra = ("--tls-key", tmp_path / "pipe") if flag == "--tls-cert" else ()
+    assert "pipe" in refused(flag, tmp_path / "pipe", *extra)
+
+
+@pytest.mark.parametrize("name", ["uds", "chat_template", "lora_dir", "api_key_file", "admin_key_file", "host"])
+def test_a_null_character(name, refused, tmp_path):
+    assert "null character" in refused("--config", written(tmp_path, f'[server]\n{name} = "a\\u0000b"\n'))
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("model = [1]", "model[0] must be a table"),
+    ('[[model]]\nid = "a"\naliases = ["b"]\n[[model]]\nid = "b"', "'b' is that of two models"),
+    ('[[model]]\nid = "a"\naliases = ["x"]\n[[model]]\nid = "b"\naliases = ["x"]', "'x' is that of two models"),
+    ('[[model]]\nid = ""', "model[0].id is empty"),
+])  # fmt: skip
+def test_models_of_a_file(text, said, refused, tmp_path):
+    assert said in refused("--config", written(tmp_path, text + "\n"))
+
+
+def test_overrides_are_shown(shown, tmp_path):
+    file = written(tmp_path, '[[model]]\noverrides = { "general.name" = "x" }\nrope = { freq_base = 20000 }\n')
+    (model,) = shown("--config", file)["models"]
+    assert (model["options"]["overrides"], model["name"]) == ({"general.name": "x"}, "x")

@@ -15,6 +15,8 @@ import time
 
 import pytest
 
+from oxillama.errors import ThreadStartError
+from oxillama.server import log_output
 from oxillama.server.log_output import LOSSES, LineFormatter, LogOutput, log_to, unblocked
 from tests.server.client import HI, connected
 
@@ -345,3 +347,12 @@ def test_a_server_out_of_descriptors_says_so_once_a_second(tmp_path, loop):
     assert sum("max_connections is 48, of 1000" in line for line in lines) == 1
     assert sum("no connection can be accepted" in line for line in lines) <= seconds + 1
     assert not any("Traceback" in line for line in lines)
+
+
+def test_no_thread_for_the_log_is_a_typed_error(monkeypatch):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(log_output.threading.Thread, "start", start)
+    with pytest.raises(ThreadStartError, match="the thread that writes the log"), log_output.unblocked():
+        pass

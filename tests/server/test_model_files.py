@@ -1,14 +1,16 @@
 """Files of models that are cut or written under a running server, and what clients learn of the server's files."""
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 import oxillama as ox
-from oxillama.core.loading import shipped_model
+from oxillama.core.loading import shipped_draft, shipped_model
 from oxillama.server import ServerConfig, create_app
 from oxillama.server.errors import ApiError
 from oxillama.server.model_files import without_paths
@@ -89,6 +91,46 @@ def test_what_loads_on_demand_is_loaded_anew_from_the_new_file(file, tmp_path, c
     assert client.post("/v1/completions", ASK).json["choices"][0]["text"] == before
     assert client.get("/ready").json["models"] == {"m": "ready"}
     assert "the next request loads it again" in caplog.text
+
+
+@pytest.mark.parametrize("other", ["draft", "packed", "part"])
+def test_another_file_than_the_model_that_is_repaired(file, other, tmp_path):
+    place = tmp_path / "other"
+    good = Path(shipped_draft()).read_bytes() if other == "draft" else b"good"
+    place.write_bytes(good)
+
+    def load():
+        if other != "draft" and place.read_bytes() != good:
+            raise ox.PackedFileError(f"{place}: cut")
+        return ox.load(file, num_threads=1)
+
+    draft = {"load_draft": lambda: ox.DraftModel(place, num_threads=1)} if other == "draft" else {}
+    client = served(ServedModel("m", load=load, path=str(file), files=(str(place),), at_start=False, **draft))
+    place.write_bytes(good[: len(good) // 2])
+    assert [client.post("/v1/completions", ASK).status for _ in range(2)] == [503, 503]
+    assert client.get("/ready").json["models"] == {"m": "failed"}
+    place.write_bytes(good)
+    assert client.post("/v1/completions", ASK).status == 200
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(errno.EMFILE, "Too many open files"), ox.ModelNotFoundError("can't be read")]
+)
+def test_a_shortage_that_passes_is_no_end(file, error, caplog):
+    if isinstance(error, ox.OxiLlamaError):
+        error.__cause__ = OSError(errno.ENFILE, "Too many open files in system")
+    faults = [error] * 5
+
+    def load():
+        if faults:
+            raise faults.pop()
+        return ox.load(file, num_threads=1)
+
+    client = served(ServedModel("m", load=load, path=str(file), at_start=False))
+    answers = [client.post("/v1/completions", ASK) for _ in range(5)]
+    assert {(one.status, one.error["code"], one.headers["retry-after"]) for one in answers} == {(503, "loading", "5")}
+    assert client.post("/v1/completions", ASK).status == 200
+    assert sum("the next request tries again" in one.message for one in caplog.records) == 1
 
 
 def test_a_server_sees_a_change_without_a_request(file):

@@ -442,3 +442,16 @@ def test_many_clients_at_once(engine):
         assert wrong == []
         assert eventually(lambda: running(engine) == 0 and not server._app.service.open)
         assert (server._app.service.gate.running, server._app.service.gate.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+def test_a_unix_socket_takes_the_place_of_nothing_else(tmp_path, kind):
+    place = tmp_path / "own"
+    (tmp_path / "target").write_text("kept")
+    {"file": lambda: place.write_text("kept"), "folder": place.mkdir, "link": lambda: place.symlink_to("target")}[
+        kind
+    ]()
+    with pytest.raises(ConfigError, match="no socket"):
+        bound(ServerConfig(uds=str(place)))
+    assert os.path.lexists(place)
+    assert (tmp_path / "target").read_text() == "kept"
