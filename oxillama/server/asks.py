@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from oxillama.config import SamplingOptions
 from oxillama.core.async_requests import Call, CoroutineBell
-from oxillama.core.chat import chat_prompt, owner_of
+from oxillama.core.chat import chat_request, owner_of
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import TextOptions, read_options
 from oxillama.core.prompts import check_length
@@ -141,20 +141,20 @@ def _made(ask: Ask) -> Run:
     model = ask.chosen.model
     context = model.ready.engine.context
     assert model.chain is not None
+    options = ask.options
     try:
         if ask.messages is not None:
-            ids = chat_prompt(context, ask.messages, ask.options)
+            ids, options = chat_request(context, ask.messages, options)
             prompts, echoes = [ids if ask.behind is None else ask.behind(ids)], [""]
         else:
             read = [_prompt(ask, f"prompt[{i}]" if len(ask.prompts) > 1 else "prompt", p)
                     for i, p in enumerate(ask.prompts)]  # fmt: skip
             prompts, echoes = [ids for ids, _ in read], [text for _, text in read]
-        given = {"n": ask.n, **ask.options, **_bounded(ask, prompts)}
+        given = {"n": ask.n, **options, **_bounded(ask, prompts)}
         scored = "logprobs" if ask.messages is None else "top_logprobs"
         if (most := bounded_tokens(prompts, ask.n, given, context.factory.room, scored)) is not None:
             given["max_tokens"] = most
-        options = read_options("stream", given, ask.chain or model.chain)
-        return Run(ask, prompts, echoes, options)
+        return Run(ask, prompts, echoes, read_options("stream", given, ask.chain or model.chain))
     except Exception as error:
         found = request_error(error, ask, context.factory.room)
         if found is None or found is error:
