@@ -55,6 +55,7 @@ __all__ = [
     "StreamOptions",
     "TextOptions",
     "check_criteria",
+    "check_limit",
     "check_options",
     "is_met",
     "read_options",
@@ -433,9 +434,16 @@ def read_options(function: str, options: Mapping[str, Any], defaults: SamplerCha
     fields = given[SamplerConfig]
     chain = make_chain(fields.pop("sampler", None), fields, defaults) if fields else defaults
     found = TextOptions(chain, serving, drafts, **given[TextOptions])
-    if found.max_tokens is not None and chain.config.min_tokens > found.max_tokens:
-        raise ConfigError(f"min_tokens must be at most max_tokens, {found.max_tokens}, not {chain.config.min_tokens}")
+    if chain.config.min_tokens:
+        check_limit(found)
     return found
+
+
+def check_limit(options: TextOptions) -> None:
+    """Raises ConfigError for fewer tokens at most than at least."""
+    least, most = options.chain.config.min_tokens, options.max_tokens
+    if most is not None and least > most:
+        raise ConfigError(f"min_tokens must be at most max_tokens, {most}, not {least}")
 
 
 def is_met(criteria: Iterable[StoppingCriterion], tokens: list[int], row: NDArray[np.float32]) -> bool:

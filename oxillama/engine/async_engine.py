@@ -257,10 +257,9 @@ class AsyncEngine:
     async def _answer(self, ids: list[int], options: dict[str, Any], stream: bool, n: int | None) -> Any:
         if not check_bool("stream", stream):
             return await self.generate(ids, n=n, **options)
-        given = {name: value for name, value in options.items() if name != "on_token"}
         if options.get("on_token") is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
-        return self.stream(ids, n=n, **given)
+        return self.stream(ids, n=n, **{name: value for name, value in options.items() if name != "on_token"})
 
     @takes(BeamSearchOptions, BeamOptions, rest=BeamKeywords)
     async def beam_search(

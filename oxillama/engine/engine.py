@@ -221,10 +221,9 @@ class Engine:
         """What follows a prompt that `chat` or `infill` made: a completion, n of them, or chunks."""
         if not check_bool("stream", stream):
             return self.generate(ids, n=n, **options)
-        given = {name: value for name, value in options.items() if name != "on_token"}
         if options.get("on_token") is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
-        return self.stream(ids, n=n, **given)
+        return self.stream(ids, n=n, **{name: value for name, value in options.items() if name != "on_token"})
 
     def conversation(self) -> Conversation:
         """A dialogue that keeps its KV between turns."""

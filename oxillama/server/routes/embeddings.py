@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,8 @@ from oxillama.core.embedding import embedding_requests, ranking_requests, read_p
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped, new_id
 from oxillama.server.fields_numbers import CLASSIFY, EMBEDDINGS, RERANK, SCORE
-from oxillama.server.json_pieces import written
+from oxillama.server.json_pieces import Body, written
+from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import check_count, check_size, computed, engine_errors
 
@@ -27,7 +27,7 @@ async def embeddings(exchange: Exchange) -> None:
     """POST /v1/embeddings"""
     values = await exchange.fields(EMBEDDINGS)
     chosen = await exchange.service.models.use(values.get("model"))
-    options: dict[str, Any] = {name: values[name] for name in ("dimensions", "normalize") if name in values}
+    options: Body = {name: values[name] for name in ("dimensions", "normalize") if name in values}
     if chosen.adapter is not None:
         options["lora"] = [chosen.adapter]
     listed = texts_of(values["input"])
@@ -65,7 +65,7 @@ def as_base64(vector: NDArray[np.float32]) -> bytes:
     return b'"%b"' % base64.b64encode(vector.astype("<f4", copy=False).data)
 
 
-def adapters_of(chosen: Chosen) -> dict[str, Any]:
+def adapters_of(chosen: Chosen) -> Body:
     return {} if chosen.adapter is None else {"lora": [chosen.adapter]}
 
 
@@ -82,7 +82,7 @@ async def rerank(exchange: Exchange) -> None:
         return ranking_requests(chosen.model.ready.engine.context, values["query"], documents, options, bell)
 
     def shape(ranked: Any, n_tokens: int) -> bytes:
-        results: list[dict[str, Any]] = [{"index": one.index, "relevance_score": one.score} for one in ranked]
+        results: list[Body] = [{"index": one.index, "relevance_score": one.score} for one in ranked]
         if values.get("return_documents"):
             for result in results:
                 result["document"] = {"text": documents[result["index"]]}
@@ -157,14 +157,14 @@ def probabilities(scores: NDArray[np.float32], are_logits: bool) -> NDArray[np.f
     return np.asarray(powers / powers.sum())
 
 
-def labelled(index: int, found: NDArray[np.float64], labels: tuple[str, ...]) -> dict[str, Any]:
+def labelled(index: int, found: NDArray[np.float64], labels: tuple[str, ...]) -> Body:
     """One entry of an answer; labels without names are called LABEL_0 and so on, as Transformers does."""
     best = int(found.argmax())
     name = labels[best] if labels else f"LABEL_{best}"
     return {"index": index, "label": name, "probs": found.tolist(), "num_classes": len(found)}
 
 
-def pairs_of(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+def pairs_of(values: Values) -> list[tuple[str, str]]:
     """Each text of one side with that of the other; one alone goes with all. Raises ApiError for unequal numbers."""
     first, second = ([given] if isinstance(given, str) else given for given in (values["text_1"], values["text_2"]))
     if len(first) != len(second) and len(first) != 1:

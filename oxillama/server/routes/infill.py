@@ -12,15 +12,19 @@ from oxillama.core.results import Chunk
 from oxillama.errors import UnsupportedModelError
 from oxillama.sampling.file_defaults import idle_settings
 from oxillama.server.answers import usage_of
-from oxillama.server.asks import Ask, Run, engine_options
+from oxillama.server.engine_options import read_engine
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields_infill import APPLY_TEMPLATE, INFILL, samplers_of
 from oxillama.server.generating import answered, choices_of
+from oxillama.server.generation import GenerationRun, GenerationSpec, Texts, spec_of
+from oxillama.server.json_pieces import Body
+from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
-from oxillama.server.prompting import template_options
+from oxillama.server.prompting import read_prompt_of
 from oxillama.server.sse import SSE, Event
+from oxillama.server.turns import renamed
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["LineWatch", "apply_template", "infill", "infill_prompt"]
@@ -34,19 +38,18 @@ CHARACTERS = 16  # of a text for each token that there is room for: what is fart
 
 async def infill(exchange: Exchange) -> None:
     """POST /infill"""
-    await answered(exchange, INFILL, read_ask, InfillDialect)
+    await answered(exchange, INFILL, read_infill, InfillDialect)
 
 
-def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+def read_infill(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
     """What a request asks for. Raises ApiError."""
     names = {"max_tokens": "n_predict"}
     exchange.reading.names = names
     engine = chosen.model.ready.engine
-    options, constraint = engine_options(values, exchange, chosen)
-    if "samplers" in values:
-        options |= idle_settings(samplers_of(values["samplers"], exchange.reading))
+    options, constraint = read_engine(values, exchange, chosen)
+    idle = idle_settings(samplers_of(values["samplers"], exchange.reading)) if "samplers" in values else {}
     n_predict = values.get("n_predict", -1)
-    options["max_tokens"] = None if n_predict < 0 else min(max(n_predict, 1), 1 << 24)
+    most = None if n_predict < 0 else min(max(n_predict, 1), 1 << 24)
     try:
         ids, cut = infill_prompt(engine.tokenizer, values, engine.context.factory.room)
     except UnsupportedModelError as error:
@@ -54,16 +57,19 @@ def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> A
     for name in cut:
         exchange.reading.say(name)
     watch = LineWatch(values.get("n_indent", 0), values.get("t_max_predict_ms", 0))
-    if watch.watches:
-        token_bytes = engine.tokenizer.token_bytes
-        options["stopping_criteria"] = lambda ids, logits: watch.ends(token_bytes(ids[-1]).decode("latin-1"))
-    return Ask(
-        chosen, options, prompts=[ids], whole=not values.get("stream"), constraint=constraint, names=names,
-        is_cut=bool(cut),
-    )  # fmt: skip
+    token_bytes = engine.tokenizer.token_bytes
+
+    def ends(ids: list[int], logits: object) -> bool:
+        return watch.ends(token_bytes(ids[-1]).decode("latin-1"))
+
+    given = {**options, **idle, "max_tokens": most, "stopping_criteria": ends if watch.watches else None}
+    source, whole = Texts((ids,)), not values.get("stream")
+    return renamed(
+        lambda: spec_of(chosen, source, given, constraint, whole=whole, names=names, is_cut=bool(cut)), names
+    )
 
 
-def infill_prompt(tokenizer: Tokenizer, values: Mapping[str, Any], context_size: int) -> tuple[list[int], list[str]]:
+def infill_prompt(tokenizer: Tokenizer, values: Values, context_size: int) -> tuple[list[int], list[str]]:
     """Token ids of the prompt for the text in a gap, and the fields of which a part has no room.
 
     Files come first, each behind its name, then the text before the gap, the text after it, and the mark of the text in
@@ -168,7 +174,7 @@ class InfillDialect:
     stream_format = SSE
     tail = b""
 
-    def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
+    def __init__(self, run: GenerationRun, values: Values) -> None:
         self.run, self.values = run, values
         self.choices = choices_of(run)
         self._lines = LineWatch(values.get("n_indent", 0), 0)
@@ -188,7 +194,7 @@ class InfillDialect:
         text = self._lines.kept(chunk.text)
         if self._is_read_only or not (text or (chunk.token_ids and self.values.get("return_tokens"))):
             return []
-        said: dict[str, Any] = {"index": 0, "content": text, "stop": False}
+        said: Body = {"index": 0, "content": text, "stop": False}
         return [(None, said | self._tokens(chunk.token_ids) | self._counts())]
 
     def end(self) -> list[Event]:
@@ -199,37 +205,37 @@ class InfillDialect:
 
     # ---- a whole answer
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Body:
         text = "" if self._is_read_only else self._lines.kept(self.choices[0].text)
         return self._shown({"content": text, **self._tokens(self.choices[0].token_ids), **self._final()})
 
-    def _tokens(self, ids: list[int]) -> dict[str, Any]:
+    def _tokens(self, ids: list[int]) -> Body:
         return {"tokens": ids} if self.values.get("return_tokens") else {}
 
-    def _counts(self) -> dict[str, Any]:
+    def _counts(self) -> Body:
         n = 0 if self._is_read_only else len(self.choices[0].token_ids)
         return {"tokens_predicted": n, "tokens_evaluated": len(self.run.prompts[0])}
 
-    def _final(self) -> dict[str, Any]:
+    def _final(self) -> Body:
         """What the last event and a whole answer have beside the text."""
         choice, counts = self.choices[0], self._counts()
         kind = "word" if isinstance(choice.stop_reason, str) else "eos" if choice.reason == "stop" else "limit"
         if self._lines.why or (kind == "eos" and not self._ended_by_model()):
             kind = "limit"
         n_prompt, n_text = counts["tokens_evaluated"], counts["tokens_predicted"]
-        options = self.run.ask.options
-        engine = self.run.ask.chosen.model.ready.engine
+        engine = self.run.spec.chosen.model.ready.engine
+        sizes = {"n_ctx": engine.context.factory.room, "n_predict": self.run.spec.text.max_tokens or -1}
         return {
             "index": 0,
-            "model": self.run.ask.chosen.name,
+            "model": self.run.spec.chosen.name,
             **counts,
             "tokens_cached": n_prompt + n_text,
             "stop": True,
             "stop_type": kind,
             "stopping_word": choice.stop_reason if kind == "word" else "",
             "has_new_line": "\n" in choice.text,
-            "truncated": self.run.ask.is_cut,
-            "generation_settings": {"n_ctx": engine.context.factory.room, "n_predict": options["max_tokens"] or -1},
+            "truncated": self.run.spec.is_cut,
+            "generation_settings": sizes,
             "timings": self._timings(n_prompt, n_text),
         }
 
@@ -237,10 +243,10 @@ class InfillDialect:
         """Whether the text ended by a token of the model's own, and not by the watch over its lines."""
         return self.run.requests[0].stop_reason is not None
 
-    def _timings(self, n_prompt: int, n_text: int) -> dict[str, Any]:
+    def _timings(self, n_prompt: int, n_text: int) -> Body:
         cached = usage_of(self.run, self.choices)["prompt_tokens_details"]["cached_tokens"]
         times = self.run.requests[0].clock.timings
-        found: dict[str, Any] = {"cache_n": cached}
+        found: Body = {"cache_n": cached}
         counts = (("prompt", n_prompt - cached, times.prefill_seconds), ("predicted", n_text, times.decode_seconds))
         for name, n, seconds in counts:
             found[f"{name}_n"], found[f"{name}_ms"] = n, 1000 * seconds
@@ -248,11 +254,11 @@ class InfillDialect:
             found[f"{name}_per_second"] = n / seconds if seconds else 0.0
         return found
 
-    def _shown(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def _shown(self, answer: Body) -> Body:
         """The fields that are wanted, by their paths."""
         if "response_fields" not in self.values:
             return answer
-        found: dict[str, Any] = {}
+        found: Body = {}
         for path in self.values["response_fields"]:
             value: Any = answer
             for part in path.split("/"):
@@ -269,8 +275,8 @@ async def apply_template(exchange: Exchange) -> None:
     tokenizer = chosen.model.ready.engine.tokenizer
 
     def make() -> str:
-        messages, options = template_options(values, exchange, chosen)
-        return chat_text(tokenizer, messages, options)
+        found = read_prompt_of(values, exchange, chosen)
+        return chat_text(tokenizer, found.messages, found.prompt)
 
     with chosen.in_use():
         text = await exchange.elsewhere(lambda: engine_errors(make, chosen))

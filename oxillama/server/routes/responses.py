@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, Delta, logprob_of, usage_of
-from oxillama.server.asks import Ask, Run
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields_responses import ENCRYPTED, INPUT_TOKENS, LOGPROBS, RESPONSES
 from oxillama.server.generating import answered, choices_of
+from oxillama.server.generation import GenerationRun, GenerationSpec
+from oxillama.server.json_pieces import Body
+from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import prompt_of
@@ -58,7 +60,7 @@ async def responses(exchange: Exchange) -> None:
     await answered(exchange, RESPONSES, read_response, ResponseDialect)
 
 
-def read_response(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+def read_response(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
     """What a request asks for. Raises ApiError."""
     return read_translated(as_chat(values, exchange.reading), exchange, chosen)
 
@@ -90,7 +92,7 @@ async def kept_response(exchange: Exchange) -> None:
     raise ApiError(404, "response_not_found", text, "id")
 
 
-def as_chat(values: Mapping[str, Any], reading: Reading) -> Translated:
+def as_chat(values: Values, reading: Reading) -> Translated:
     """The fields of chat completions that say the same."""
     chat = {name: value for name, value in values.items() if name not in _SAME}
     chat |= {name: values[name] for name in ("stream", "parallel_tool_calls") if name in values}
@@ -122,7 +124,7 @@ class ResponseDialect:
 
     tail = b""
 
-    def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
+    def __init__(self, run: GenerationRun, values: Values) -> None:
         self.run, self.values = run, values
         self.stream_format = ServerSentEvents(lambda: self._event("keepalive"))
         most_calls = 1 if values.get("parallel_tool_calls") is False else None
@@ -130,7 +132,7 @@ class ResponseDialect:
         self.choices: list[Choice] = choices_of(run, most_calls, self._offered.custom)
         self._tokens = ContentTokens(run.tokenizer.token_bytes)
         self.id, self.created = new_id("resp_"), int(time.time())
-        self.output: list[dict[str, Any]] = []
+        self.output: list[Body] = []
         self._is_open = False
         self._n = 0
 
@@ -172,7 +174,7 @@ class ResponseDialect:
             events += self._close("incomplete")
         return events
 
-    def _logprobs(self, chunk: Chunk, delta: Delta) -> list[dict[str, Any]]:
+    def _logprobs(self, chunk: Chunk, delta: Delta) -> list[Body]:
         """Log-probabilities of the content's tokens, where they are asked for."""
         if chunk.logprobs is None:
             return []
@@ -191,7 +193,7 @@ class ResponseDialect:
         body = self._response("failed") | {"error": {"code": "server_error", "message": error.message}}
         return [self._event("response.failed", response=body)]
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Body:
         self._finish(self._status)
         return self._response(self._status)
 
@@ -206,13 +208,13 @@ class ResponseDialect:
 
     # ---- items
 
-    def _item(self, kind: str) -> tuple[dict[str, Any], list[Event]]:
+    def _item(self, kind: str) -> tuple[Body, list[Event]]:
         """The open item, if it is of this kind, or a new one after it."""
         if self._is_open and self.output[-1]["type"] == kind:
             return self.output[-1], []
         events = self._close("completed")
-        part: dict[str, Any]
-        item: dict[str, Any]
+        part: Body
+        item: Body
         if kind == "message":
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             item = {"type": kind, "id": new_id("msg_"), "role": "assistant", "status": "in_progress", "content": []}
@@ -224,7 +226,7 @@ class ResponseDialect:
         events.append(self._part_event("response.content_part.added", part=part))
         return item, events
 
-    def _open(self, item: dict[str, Any]) -> list[Event]:
+    def _open(self, item: Body) -> list[Event]:
         self.output.append(item)
         self._is_open = True
         return [self._event("response.output_item.added", output_index=len(self.output) - 1, item=item)]
@@ -261,10 +263,10 @@ class ResponseDialect:
         number, self._n = self._n, self._n + 1
         return kind, {"type": kind, "sequence_number": number, **{name: copied(one) for name, one in said.items()}}
 
-    def _response(self, status: str) -> dict[str, Any]:
+    def _response(self, status: str) -> Body:
         values, run = self.values, self.run
         ended = status in ("completed", "incomplete")
-        chain = run.ask.chosen.model.chain
+        chain = run.spec.chosen.model.chain
         assert chain is not None
         config = chain.config
         texts = [part["text"] for item in self.output if item["type"] == "message" for part in item["content"]]
@@ -274,7 +276,7 @@ class ResponseDialect:
             "completed_at": int(time.time()) if ended else None, "status": status, "error": None,
             "incomplete_details": incomplete, "instructions": values.get("instructions"),
             "max_output_tokens": values.get("max_output_tokens"), "metadata": values.get("metadata", {}),
-            "model": run.ask.chosen.name, "output": copied(self.output), "output_text": "".join(texts),
+            "model": run.spec.chosen.name, "output": copied(self.output), "output_text": "".join(texts),
             "parallel_tool_calls": values.get("parallel_tool_calls", True), "previous_response_id": None,
             "reasoning": values.get("reasoning") or {"effort": None, "summary": None}, "store": False,
             "temperature": values.get("temperature", config.temperature), "top_p": values.get("top_p", config.top_p),
@@ -292,7 +294,7 @@ def copied(value: Any) -> Any:
     return [copied(one) for one in value] if isinstance(value, list) else value
 
 
-def response_usage(run: Run, choices: list[Choice]) -> dict[str, Any]:
+def response_usage(run: GenerationRun, choices: list[Choice]) -> Body:
     """Tokens, under the names that responses have for them."""
     used = usage_of(run, choices)
     cached = used["prompt_tokens_details"]["cached_tokens"]
