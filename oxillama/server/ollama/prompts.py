@@ -8,7 +8,7 @@ from dataclasses import replace
 from oxillama.core.chat import chat_ids
 from oxillama.core.options import PromptOptions
 from oxillama.core.prompts import check_length, check_tokens
-from oxillama.errors import ChatTemplateError
+from oxillama.errors import ChatTemplateError, UnsupportedModelError
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.generation import Conversation, GenerationRun, GenerationSpec, Texts, prepare
@@ -62,7 +62,10 @@ def prepared_gap(values: Values, exchange: Exchange, chosen: Chosen) -> Generati
         if error.code != TOO_LONG or not values.get("truncate", True) or exchange.reading.strict:
             raise
     around = {"input_prefix": values.get("prompt", ""), "input_suffix": values["suffix"]}
-    ids, cut = infill_prompt(engine.tokenizer, around, engine.context.factory.room)
+    try:
+        ids, cut = infill_prompt(engine.tokenizer, around, engine.context.factory.room)
+    except UnsupportedModelError as error:
+        raise bad_value("suffix", f"suffix: {error}", "unsupported_parameter") from None
     for own, name in (("input_prefix", "prompt"), ("input_suffix", "suffix")):
         if own in cut:
             exchange.reading.leave_out(name)
