@@ -12,7 +12,7 @@ from oxillama.server.errors import bad_value
 from oxillama.server.kinds import Item, Message, Tool, Values
 from oxillama.server.reading import Reading
 
-__all__ = ["FaultOf", "InputReader", "as_functions", "custom_names", "plain_messages"]
+__all__ = ["FaultOf", "InputReader", "custom_names", "plain_messages", "read_functions"]
 
 FaultOf = Callable[[str, str], str]
 ARGUMENT = "input"
@@ -29,7 +29,7 @@ def custom_names(tools: list[Tool]) -> frozenset[str]:
     return frozenset(tool.get("custom", tool)["name"] for tool in tools if tool["type"] == "custom")
 
 
-def as_functions(values: Values, fault_of: FaultOf, reading: Reading) -> tuple[dict[str, Any], dict[str, str]]:
+def read_functions(values: Values, fault_of: FaultOf, reading: Reading) -> tuple[dict[str, Any], dict[str, str]]:
     """Tools and their choice with functions alone, and the fields that the request has for theirs.
 
     fault_of: why no grammar can hold texts to a source of this kind, "" if one can. A grammar of another kind is left

@@ -16,7 +16,7 @@ from oxillama.core.chat import chat_ids, template_for
 from oxillama.core.options import PromptOptions
 from oxillama.core.tool_use import AnswerOptions
 from oxillama.errors import ChatTemplateError, TemplateVariableError
-from oxillama.server.custom import FaultOf, as_functions, plain_messages
+from oxillama.server.custom import FaultOf, plain_messages, read_functions
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields import CHAT
@@ -24,7 +24,7 @@ from oxillama.server.generation import Conversation
 from oxillama.server.kinds import Item, Tool, Values
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
-from oxillama.server.turns import moved_tools, renamed
+from oxillama.server.turns import read_moved_tools, renamed
 
 __all__ = ["COUNTED", "prompt_of", "read_conversation", "read_prompt_of", "read_tools", "requires_calls", "warn"]
 
@@ -65,7 +65,7 @@ def read_conversation(values: Values, exchange: Exchange, chosen: Chosen, salt: 
     def fault_of(kind: str, source: str) -> str:
         return engine.context.factory.fault(kind, source, salt)
 
-    functions, names = as_functions(values, fault_of, reading)
+    functions, names = read_functions(values, fault_of, reading)
     wanted = renamed(lambda: read_tools(functions, exchange.service.config.tool_format, fault_of), names)
     if wanted.tools is not None and values.get("parallel_tool_calls") is False:
         wanted = wanted._replace(parallel=False)
@@ -117,7 +117,7 @@ def read_prompt_of(values: Values, exchange: Exchange, chosen: Chosen) -> Conver
     """The conversation of a request whose prompt alone is wanted. Raises ApiError."""
     of_prompt = {name: value for name, value in values.items() if name not in _ANSWER_FIELDS}
     salt = exchange.service.salt_of(exchange.key.name)
-    moved = moved_tools(values)
+    moved = read_moved_tools(values)
     if moved:
         exchange.reading.names = moved
     return renamed(lambda: read_conversation(of_prompt, exchange, chosen, salt), moved)

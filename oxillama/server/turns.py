@@ -16,9 +16,9 @@ from oxillama.server.reading import Reading
 __all__ = [
     "Translated",
     "Turns",
-    "chat_tools",
-    "moved_tools",
     "of_items",
+    "read_chat_tools",
+    "read_moved_tools",
     "renamed",
     "text_of",
     "text_parts",
@@ -201,7 +201,7 @@ class Offered:
         return {"name": name, "namespace": space} if space else {"name": name}
 
 
-def chat_tools(values: Values, offered: Offered) -> dict[str, Any]:
+def read_chat_tools(values: Values, offered: Offered) -> dict[str, Any]:
     """Tools and their choice, as chat completions have them."""
     found: dict[str, Any] = {}
     if "tools" in values:
@@ -240,7 +240,7 @@ def tool_names(tools: list[Tool], schema: str = "parameters") -> dict[str, str]:
     return names
 
 
-def moved_tools(values: Values) -> dict[str, str]:
+def read_moved_tools(values: Values) -> dict[str, str]:
     """The places of tools of chat completions behind those that were left out."""
     places = Placed.of("tools", values.get("tools", [])).places
     return {f"tools[{i}]": place for i, place in enumerate(places) if place != f"tools[{i}]"}

@@ -32,13 +32,13 @@ THINKING = (
 @pytest.fixture
 def calling(configured, monkeypatch):
     """A client of a server whose answers are calls of the tools that a chat gives."""
-    as_chat = conversations.as_chat
+    read = conversations.read_as_chat
 
     def required(*given):
-        translated = as_chat(*given)
+        translated = read(*given)
         return replace(translated, values={**translated.values, "tool_choice": "required"})
 
-    monkeypatch.setattr(conversations, "as_chat", required)
+    monkeypatch.setattr(conversations, "read_as_chat", required)
     return configured(tool_format="hermes")
 
 

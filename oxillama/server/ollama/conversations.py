@@ -12,7 +12,7 @@ from oxillama.server.exchange import Exchange
 from oxillama.server.generation import GenerationRun, GenerationSpec, prepare
 from oxillama.server.kinds import Message, Values
 from oxillama.server.models import Chosen
-from oxillama.server.ollama.turns import as_chat, messages_of, shortened, turn_starts
+from oxillama.server.ollama.turns import messages_of, read_as_chat, shortened, turn_starts
 from oxillama.server.routes.chat import read_translated
 
 __all__ = ["ROOM", "TOO_LONG", "has_template", "prepared_chat", "read_messages"]
@@ -90,7 +90,7 @@ def read_messages(
     """What is asked for with these messages. names: the places that the request has for theirs. Raises ApiError."""
     if values.get("think") == "max" and is_harmony(exchange, chosen):
         values = {**values, "think": "high"}  # which is the most that it was trained for
-    translated = as_chat(values, messages, chosen, exchange.reading)
+    translated = read_as_chat(values, messages, chosen, exchange.reading)
     translated = replace(translated, names={**names, **translated.names})
     return read_translated(translated, exchange, chosen, chosen.model.ollama_chain)
 

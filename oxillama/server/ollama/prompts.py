@@ -16,10 +16,10 @@ from oxillama.server.kinds import Message, Values
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
 from oxillama.server.ollama.conversations import ROOM, TOO_LONG, has_template, read_messages
-from oxillama.server.ollama.turns import as_completion, check_raw
+from oxillama.server.ollama.turns import read_as_completion, read_raw
 from oxillama.server.reading import Reading
 from oxillama.server.routes.completions import read_spec as read_completion
-from oxillama.server.routes.infill import infill_prompt
+from oxillama.server.routes.infill import Gap, infill_prompt
 from oxillama.server.turns import renamed
 from oxillama.tokenizer import Tokenizer
 
@@ -37,7 +37,7 @@ def prepared_generate(values: Values, exchange: Exchange, chosen: Chosen) -> Gen
     if chosen.model.ready.engine.context.core.encoder:
         raise bad_value("model", f'"{values["model"]}" does not support generate', "unsupported_parameter")
     if values.get("raw"):
-        check_raw(values)
+        read_raw(values)
     template = values.get("template")
     if template and _GO.search(template):
         text = "template: Go's templates are not run here: give raw with the whole prompt, or a Jinja template"
@@ -61,7 +61,7 @@ def prepared_gap(values: Values, exchange: Exchange, chosen: Chosen) -> Generati
     except ApiError as error:
         if error.code != TOO_LONG or not values.get("truncate", True) or exchange.reading.strict:
             raise
-    around = {"input_prefix": values.get("prompt", ""), "input_suffix": values["suffix"]}
+    around = Gap(values.get("prompt", ""), values["suffix"])
     try:
         ids, cut = infill_prompt(engine.tokenizer, around, engine.context.factory.room)
     except UnsupportedModelError as error:
@@ -80,7 +80,7 @@ def read_plain(values: Values, exchange: Exchange, chosen: Chosen) -> Generation
             exchange.reading.leave_out(name, "a text with a gap has no place for it")
     if values.get("system") and not gap:
         prompt = f"{values['system']}\n\n{prompt}"
-    translated = as_completion(values, prompt, chosen, exchange.reading)
+    translated = read_as_completion(values, prompt, chosen, exchange.reading)
     exchange.reading.names = names = translated.names
     given = {"max_tokens": -1, **translated.values, "parse_special": bool(values.get("raw"))}
     chain = chosen.model.ollama_chain

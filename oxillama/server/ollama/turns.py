@@ -12,7 +12,7 @@ from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
 from oxillama.server.turns import PART_SEPARATOR, Translated, text_of
 
-__all__ = ["as_chat", "as_completion", "begins_answer", "messages_of", "shortened", "turn_starts"]
+__all__ = ["begins_answer", "messages_of", "read_as_chat", "read_as_completion", "shortened", "turn_starts"]
 
 DRAFTS = 32  # draft tokens at a time, at most
 SYSTEM = ("system", "developer")
@@ -33,7 +33,7 @@ NAMES = {
 _ENGINE_NAMES = {field.to: field.name for field in OPTIONS.fields if field.to and field.to != field.name}
 
 
-def as_chat(values: Values, messages: list[Message], chosen: Chosen, reading: Reading) -> Translated:
+def read_as_chat(values: Values, messages: list[Message], chosen: Chosen, reading: Reading) -> Translated:
     """The fields of chat completions that say the same of these messages."""
     chat, names = shared(values, chosen, reading)
     chat["messages"] = messages
@@ -52,7 +52,7 @@ def as_chat(values: Values, messages: list[Message], chosen: Chosen, reading: Re
     return Translated(chat, names)
 
 
-def as_completion(values: Values, prompt: str, chosen: Chosen, reading: Reading) -> Translated:
+def read_as_completion(values: Values, prompt: str, chosen: Chosen, reading: Reading) -> Translated:
     """The fields of completions that say the same of a prompt without a template."""
     given, names = shared(values, chosen, reading)
     given["prompt"] = prompt
@@ -176,7 +176,7 @@ def shortened(messages: list[Message], start: int) -> Placed:
     return Placed((f"messages[{i}]", messages[i]) for i in kept)
 
 
-def check_raw(values: Values) -> None:
+def read_raw(values: Values) -> None:
     """Raises ApiError, in Ollama's words, for what a raw prompt has no place for."""
     if values.get("template") or values.get("system") or values.get("context"):
         raise bad_value("raw", "raw mode does not support template, system, or context")

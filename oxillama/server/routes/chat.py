@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from oxillama.chat.message import ToolCallDelta
@@ -24,9 +25,9 @@ from oxillama.server.models import Chosen
 from oxillama.server.prompting import read_conversation, requires_calls
 from oxillama.server.shown_tokens import AnswerTokens, Token
 from oxillama.server.sse import DONE, SSE, Event, as_json
-from oxillama.server.turns import Translated, moved_tools, renamed
+from oxillama.server.turns import Translated, read_moved_tools, renamed
 
-__all__ = ["chat_completions", "check_stream", "read_translated", "stream_options", "timings_of"]
+__all__ = ["chat_completions", "check_stream", "read_stream_options", "read_translated", "timings_of"]
 
 ROLE = as_json({"role": "assistant", "content": ""})  # the first delta of a stream
 
@@ -38,7 +39,7 @@ async def chat_completions(exchange: Exchange) -> None:
 
 def read_chat(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
     """What a request asks for, with tools at their places in it. Raises ApiError."""
-    names = moved_tools(values)
+    names = read_moved_tools(values)
     if "max_completion_tokens" in values and "max_tokens" not in values:
         names["max_tokens"] = "max_completion_tokens"
     return read_translated(Translated(values, names), exchange, chosen)
@@ -63,7 +64,7 @@ def read_spec(
     config = exchange.service.config
     shared, constraint = read_engine(values, exchange, chosen)
     own = _read_logprobs(values, config.max_logprobs)
-    own["max_tokens"] = most_tokens(values)
+    own["max_tokens"] = read_most_tokens(values)
     conversation = read_conversation(values, exchange, chosen, shared["cache_salt"])
     if constraint.field == "response_format" and requires_calls(conversation.answer.tool_choice):
         _check_form(constraint, shared["cache_salt"], chosen)
@@ -98,7 +99,7 @@ def _check_form(constraint: Constraint, salt: str | None, chosen: Chosen) -> Non
         raise bad_value("response_format", f"response_format: {fault}", "invalid_json_schema")
 
 
-def most_tokens(values: Values) -> int | None:
+def read_most_tokens(values: Values) -> int | None:
     """How many tokens are wanted at most; None for no limit. Raises ApiError if two fields say different things."""
     old, new = values.get("max_tokens"), values.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
@@ -109,17 +110,50 @@ def most_tokens(values: Values) -> int | None:
 
 def check_stream(values: Values) -> None:
     """Raises ApiError for what is for streams alone, or for whole answers alone."""
-    stream_options(values)
+    read_stream_options(values)
     if values.get("stream") and "prompt_logprobs" in values:
         raise bad_value("prompt_logprobs", "prompt_logprobs are not for stream=true")
 
 
-def stream_options(values: Values) -> Mapping[str, Any]:
+def read_stream_options(values: Values) -> Mapping[str, Any]:
     """The options of a stream. Raises ApiError for those of none."""
     found: Mapping[str, Any] = values.get("stream_options", {})
     if found and not values.get("stream"):
         raise bad_value("stream_options", "stream_options are for stream=true")
     return found
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of an answer. most_calls: calls beyond so many are left out. custom: names of custom tools."""
+
+    stream: bool
+    usage: bool
+    usage_so_far: bool
+    token_ids: bool
+    timings: bool
+    logprobs: bool
+    prompt_logprobs: bool
+    reasoning: bool
+    most_calls: int | None
+    custom: frozenset[str]
+
+
+def read_shown(values: Values) -> Shown:
+    """What a request wants to be shown. Raises ApiError for options of a stream without one."""
+    streaming = read_stream_options(values)
+    return Shown(
+        stream=bool(values.get("stream")),
+        usage=bool(streaming.get("include_usage")),
+        usage_so_far=bool(streaming.get("continuous_usage_stats")),
+        token_ids=values.get("return_token_ids", False),
+        timings=values.get("return_timings", False),
+        logprobs=bool(values.get("logprobs")),
+        prompt_logprobs="prompt_logprobs" in values,
+        reasoning=values.get("include_reasoning", True),
+        most_calls=1 if values.get("parallel_tool_calls") is False else None,
+        custom=custom_names(values.get("tools", [])),
+    )
 
 
 class ChatDialect:
@@ -129,20 +163,15 @@ class ChatDialect:
     tail = DONE
 
     def __init__(self, run: GenerationRun, values: Values) -> None:
-        self.run, self.values = run, values
-        most_calls = 1 if values.get("parallel_tool_calls") is False else None
-        self.choices = choices_of(run, most_calls, custom_names(values.get("tools", [])))
-        self.streaming = stream_options(values)
-        self.shows_ids = values.get("return_token_ids", False)
-        self.shows_logprobs = bool(values.get("logprobs"))
-        self.shows_reasoning = values.get("include_reasoning", True)
+        self.run, self._shows = run, read_shown(values)
+        self.choices = choices_of(run, self._shows.most_calls, self._shows.custom)
         token_bytes = run.tokenizer.token_bytes
-        self._tokens = [AnswerTokens(token_bytes, whole=self.shows_reasoning) for _ in self.choices]
+        self._tokens = [AnswerTokens(token_bytes, whole=self._shows.reasoning) for _ in self.choices]
         self._told: list[list[Token]] = [[] for _ in self.choices]  # those of whole answers
         self._begun = ""  # JSON of an event of a stream, up to its choices
         self.head = {
             "id": new_id("chatcmpl-"),
-            "object": "chat.completion.chunk" if values.get("stream") else "chat.completion",
+            "object": "chat.completion.chunk" if self._shows.stream else "chat.completion",
             "created": int(time.time()),
             "model": run.spec.chosen.name,
             "system_fingerprint": run.spec.chosen.model.fingerprint,
@@ -155,7 +184,7 @@ class ChatDialect:
 
     def _shown(self, choice: Choice, chunk: Chunk) -> list[Token]:
         """Tokens that are shown with a chunk; without reasoning, those behind it."""
-        if not (self.shows_logprobs or self.shows_ids):
+        if not (self._shows.logprobs or self._shows.token_ids):
             return []
         return self._tokens[choice.index].read(chunk)
 
@@ -163,7 +192,7 @@ class ChatDialect:
 
     def begin(self) -> list[Event]:
         self._begun = as_json(self.head)[:-1] + ","
-        more: Body = {"prompt_token_ids": self.run.prompts[0]} if self.shows_ids else {}
+        more: Body = {"prompt_token_ids": self.run.prompts[0]} if self._shows.token_ids else {}
         return [self._event(choice, ROLE, **more) for choice in self.choices]
 
     def step(self, index: int, chunk: Chunk) -> list[Event]:
@@ -181,8 +210,8 @@ class ChatDialect:
         return events
 
     def end(self) -> list[Event]:
-        said = timings_of(self.run, self.values)
-        if self.streaming.get("include_usage"):
+        said = timings_of(self.run, self._shows.timings)
+        if self._shows.usage:
             said["usage"] = usage_of(self.run, self.choices)
         return [(None, {**self.head, "choices": [], **said})] if said else []
 
@@ -192,7 +221,7 @@ class ChatDialect:
     def _deltas(self, choice: Choice, delta: Delta) -> list[str]:
         """JSON of the parts of a delta."""
         deltas = []
-        if delta.reasoning and self.shows_reasoning:
+        if delta.reasoning and self._shows.reasoning:
             deltas.append(f'{{"reasoning_content":{as_json(delta.reasoning)}}}')
         if delta.text:
             deltas.append(f'{{"content":{as_json(delta.text)}}}')
@@ -206,16 +235,16 @@ class ChatDialect:
         if not tokens:
             return {}
         said = {"logprobs": self._logprobs(tokens), "finish_reason": None}
-        return said | ({"token_ids": [token for token, _ in tokens]} if self.shows_ids else {})
+        return said | ({"token_ids": [token for token, _ in tokens]} if self._shows.token_ids else {})
 
     def _logprobs(self, tokens: list[Token]) -> Body | None:
-        if not self.shows_logprobs:
+        if not self._shows.logprobs:
             return None
         return {"content": logprobs_of([one for _, one in tokens if one is not None]), "refusal": None}
 
     def _event(self, choice: Choice, delta: str, said: Body | None = None, **more: Any) -> Event:
         """An event of one choice. delta: its JSON. said, more: the last fields of the choice, and of the event."""
-        if self.streaming.get("continuous_usage_stats"):
+        if self._shows.usage_so_far:
             more["usage"] = usage_of(self.run, self.choices)
         rest = as_json(said)[1:] if said else '"logprobs":null,"finish_reason":null}'
         end = f",{as_json(more)[1:]}" if more else "}"
@@ -229,16 +258,16 @@ class ChatDialect:
             "choices": [self._whole(choice) for choice in self.choices],
             "usage": usage_of(self.run, self.choices),
         }
-        if self.shows_ids:
+        if self._shows.token_ids:
             answer["prompt_token_ids"] = self.run.prompts[0]
         prompt = self.choices[0].prompt_logprobs
-        if "prompt_logprobs" in self.values and prompt is not None:
+        if self._shows.prompt_logprobs and prompt is not None:
             answer["prompt_logprobs"] = prompt_logprobs_of(prompt)
-        return answer | timings_of(self.run, self.values)
+        return answer | timings_of(self.run, self._shows.timings)
 
     def _whole(self, choice: Choice) -> Body:
         message: Message = {"role": "assistant", "content": choice.text, "refusal": None}
-        if choice.reasoning and self.shows_reasoning:
+        if choice.reasoning and self._shows.reasoning:
             message["reasoning_content"] = choice.reasoning
         if choice.calls:
             message["content"] = choice.text or None
@@ -246,7 +275,7 @@ class ChatDialect:
         tokens = self._told[choice.index]
         said = {"index": choice.index, "message": message, "logprobs": self._logprobs(tokens)}
         said |= {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
-        return said | ({"token_ids": [token for token, _ in tokens]} if self.shows_ids else {})
+        return said | ({"token_ids": [token for token, _ in tokens]} if self._shows.token_ids else {})
 
 
 def whole_call(call: Called) -> Body:
@@ -264,8 +293,8 @@ def custom_piece(piece: ToolCallDelta) -> Body:
     return {"index": piece.index, "id": piece.id, "type": "custom", "custom": own}
 
 
-def timings_of(run: GenerationRun, values: Values) -> Body:
+def timings_of(run: GenerationRun, wanted: bool) -> Body:
     """The seconds of each choice, where they are asked for."""
-    if not values.get("return_timings"):
+    if not wanted:
         return {}
     return {"oxillama": {"timings": [request.clock.timings.to_dict() for request in run.requests]}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from oxillama.core.results import Chunk, TokenLogprob
@@ -18,7 +19,7 @@ from oxillama.server.generation import GenerationRun, GenerationSpec, Keywords, 
 from oxillama.server.json_pieces import Body
 from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
-from oxillama.server.routes.chat import check_stream, stream_options, timings_of
+from oxillama.server.routes.chat import check_stream, read_stream_options, timings_of
 from oxillama.server.sse import DONE, SSE, Event
 
 __all__ = ["completions", "read_spec"]
@@ -32,7 +33,7 @@ async def completions(exchange: Exchange) -> None:
     await answered(exchange, COMPLETIONS, read_completion, CompletionDialect)
 
 
-def prompts_of(given: Any) -> list[Any]:
+def read_prompts(given: Any) -> list[Any]:
     """The prompts of a request: one of text or ids, or a list of these. Raises ApiError for a mixture."""
     if isinstance(given, str):
         return [given]
@@ -61,8 +62,8 @@ def read_spec(
     shared, constraint = read_engine(values, exchange, chosen)
     own = _read_scores(values, exchange)
     check_stream(values)
-    prompts = prompts_of(values["prompt"])
-    n = choices_wanted(values, len(prompts), exchange)
+    prompts = read_prompts(values["prompt"])
+    n = read_n_choices(values, len(prompts), exchange)
     if "best_of" in values:
         own = {"logprobs": 0, **own}
     suffix, echo = values.get("suffix"), values.get("echo", False)
@@ -94,7 +95,7 @@ def _read_scores(values: Values, exchange: Exchange) -> Keywords:
     return {"prompt_logprobs": 0, **found} if most == 0 else found  # which is all that there is to compute
 
 
-def choices_wanted(values: Values, n_prompts: int, exchange: Exchange) -> int:
+def read_n_choices(values: Values, n_prompts: int, exchange: Exchange) -> int:
     """Choices to compute for each prompt. Raises ApiError."""
     most = exchange.service.config.max_n
     n = limited("n", values.get("n", 1), most, "--max-n")
@@ -129,6 +130,33 @@ class LogprobsReader:
         }
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of an answer. n: choices of each prompt, the likeliest ones."""
+
+    n: int
+    usage: bool
+    usage_so_far: bool
+    token_ids: bool
+    timings: bool
+    logprobs: bool
+    prompt_logprobs: bool
+
+
+def read_shown(values: Values) -> Shown:
+    """What a request wants to be shown. Raises ApiError for options of a stream without one."""
+    streaming = read_stream_options(values)
+    return Shown(
+        n=values.get("n", 1),
+        usage=bool(streaming.get("include_usage")),
+        usage_so_far=bool(streaming.get("continuous_usage_stats")),
+        token_ids=values.get("return_token_ids", False),
+        timings=values.get("return_timings", False),
+        logprobs="logprobs" in values,
+        prompt_logprobs="prompt_logprobs" in values,
+    )
+
+
 class CompletionDialect:
     """Completions, and their chunks."""
 
@@ -136,11 +164,9 @@ class CompletionDialect:
     tail = DONE
 
     def __init__(self, run: GenerationRun, values: Values) -> None:
-        self.run, self.values = run, values
+        self.run, self._shows = run, read_shown(values)
         self.choices = choices_of(run)
-        self.streaming = stream_options(values)
         self.each = len(run.requests) // len(run.prompts)
-        self.shows_ids = values.get("return_token_ids", False)
         self._readers = [LogprobsReader(run) for _ in self.choices]
         self._echoed: set[int] = set()
         self.head = {
@@ -169,16 +195,16 @@ class CompletionDialect:
             return []
         said: Body = {"index": index, "text": chunk.text, "logprobs": logprobs}
         said |= {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
-        if self.shows_ids:
+        if self._shows.token_ids:
             said["token_ids"] = chunk.token_ids
         event: Body = {**self.head, "choices": [said]}
-        if self.streaming.get("continuous_usage_stats"):
+        if self._shows.usage_so_far:
             event["usage"] = self._usage()
         return [(None, event)]
 
     def end(self) -> list[Event]:
-        said = timings_of(self.run, self.values)
-        if self.streaming.get("include_usage"):
+        said = timings_of(self.run, self._shows.timings)
+        if self._shows.usage:
             said["usage"] = self._usage()
         return [(None, {**self.head, "choices": [], **said})] if said else []
 
@@ -190,7 +216,7 @@ class CompletionDialect:
 
     def _logprobs(self, choice: Choice, ids: list[int], found: list[TokenLogprob], ended: bool) -> Body | None:
         """Entries of a chunk's tokens; with echo, first those of the prompt, and last that of the end's token."""
-        if "logprobs" not in self.values:
+        if not self._shows.logprobs:
             return None
         ids, entries = list(ids), list[TokenLogprob | None](found)
         texts = [one.text for one in entries if one is not None]
@@ -208,7 +234,7 @@ class CompletionDialect:
     # ---- a whole answer
 
     def whole(self) -> Body:
-        n = self.values.get("n", 1)
+        n = self._shows.n
         shown: list[Choice] = []
         for first in range(0, len(self.choices), self.each):
             group = self.choices[first : first + self.each]
@@ -218,7 +244,7 @@ class CompletionDialect:
             "choices": [self._whole(choice, i) for i, choice in enumerate(shown)],
             "usage": self._usage(),
         }
-        return answer | timings_of(self.run, self.values)
+        return answer | timings_of(self.run, self._shows.timings)
 
     def _whole(self, choice: Choice, index: int) -> Body:
         said: Body = {
@@ -228,9 +254,9 @@ class CompletionDialect:
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
-        if "prompt_logprobs" in self.values and choice.prompt_logprobs is not None:
+        if self._shows.prompt_logprobs and choice.prompt_logprobs is not None:
             said["prompt_logprobs"] = prompt_logprobs_of(choice.prompt_logprobs)
-        if self.shows_ids:
+        if self._shows.token_ids:
             said["token_ids"] = choice.token_ids
             said["prompt_token_ids"] = self.run.prompts[choice.index // self.each]
         return said

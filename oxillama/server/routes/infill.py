@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from oxillama.core.chat import chat_text
@@ -27,7 +28,7 @@ from oxillama.server.sse import SSE, Event
 from oxillama.server.turns import renamed
 from oxillama.tokenizer import Tokenizer
 
-__all__ = ["LineWatch", "apply_template", "infill", "infill_prompt"]
+__all__ = ["Gap", "LineWatch", "apply_template", "infill", "infill_prompt"]
 
 # What the places around a gap are called where the model has tokens for repositories and files, as llama-server does.
 REPOSITORY, FILE = "myproject\n", "filename\n"
@@ -51,7 +52,7 @@ def read_infill(values: Values, exchange: Exchange, chosen: Chosen) -> Generatio
     n_predict = values.get("n_predict", -1)
     most = None if n_predict < 0 else min(max(n_predict, 1), 1 << 24)
     try:
-        ids, cut = infill_prompt(engine.tokenizer, values, engine.context.factory.room)
+        ids, cut = infill_prompt(engine.tokenizer, read_gap(values), engine.context.factory.room)
     except UnsupportedModelError as error:
         raise bad_value("model", str(error), "unsupported_parameter") from None
     for name in cut:
@@ -69,30 +70,48 @@ def read_infill(values: Values, exchange: Exchange, chosen: Chosen) -> Generatio
     )
 
 
-def infill_prompt(tokenizer: Tokenizer, values: Values, context_size: int) -> tuple[list[int], list[str]]:
+@dataclass(frozen=True)
+class Gap:
+    """The texts around a gap, and what is known beside them. files: (text, name), those nearest to the gap last.
+    n_predict: tokens that are wanted in it; below 0: as many as there is room for."""
+
+    prefix: str
+    suffix: str
+    files: tuple[tuple[str, str], ...] = ()
+    n_predict: int = -1
+
+
+def read_gap(values: Values) -> Gap:
+    """The gap of a request."""
+    files = tuple((one["text"], one.get("filename", "tmp")) for one in values.get("input_extra", ()))
+    prefix = values["input_prefix"] + values.get("prompt", "")
+    return Gap(prefix, values["input_suffix"], files, values.get("n_predict", -1))
+
+
+def infill_prompt(tokenizer: Tokenizer, gap: Gap, context_size: int) -> tuple[list[int], list[str]]:
     """Token ids of the prompt for the text in a gap, and the fields of which a part has no room.
 
     Files come first, each behind its name, then the text before the gap, the text after it, and the mark of the text in
     it. What has no room is cut off at the ends that are far from the gap, files first. Raises UnsupportedModelError.
     """
     before_mark, after_mark, middle = fim_marks(tokenizer)
-    n_predict, begin = values.get("n_predict", -1), opening(tokenizer)
-    wanted = context_size if n_predict < 0 else max(n_predict, 1)
+    begin = opening(tokenizer)
+    wanted = context_size if gap.n_predict < 0 else max(gap.n_predict, 1)
     room = max(context_size - min(wanted, context_size // SHARE) - len(begin) - 3, 0)
     most = CHARACTERS * room
-    prefix, suffix = values["input_prefix"] + values.get("prompt", ""), values["input_suffix"]
+    prefix, suffix = gap.prefix, gap.suffix
     before = tokenizer.encode(prefix[max(0, len(prefix) - most) :], add_special=False)
     after = tokenizer.encode(suffix[:most], add_special=False, continuation=True)
     n_after = min(len(after), max(room // SHARE, room - len(before)))
     n_before = min(len(before), room - n_after)
     n_extra = room - n_after - n_before
-    extra = _files(tokenizer, values.get("input_extra", ()), CHARACTERS * n_extra)
+    extra = _files(tokenizer, gap.files, CHARACTERS * n_extra)
     cut = [
         name
         for name, is_cut in (
             ("input_prefix", n_before < len(before) or len(prefix) > most),
             ("input_suffix", n_after < len(after) or len(suffix) > most),
-            ("input_extra", n_extra < len(extra) and bool(values.get("input_extra"))),
+            ("input_extra", n_extra < len(extra) and bool(gap.files)),
         )
         if is_cut
     ]
@@ -100,16 +119,16 @@ def infill_prompt(tokenizer: Tokenizer, values: Values, context_size: int) -> tu
     return [*ids, before_mark, *before[len(before) - n_before :], after_mark, *after[:n_after], middle], cut
 
 
-def _files(tokenizer: Tokenizer, files: Sequence[Mapping[str, Any]], most: int) -> list[int]:
+def _files(tokenizer: Tokenizer, files: Sequence[tuple[str, str]], most: int) -> list[int]:
     """Token ids of what comes before the gap's own file, of which the last `most` characters count."""
 
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special=False, continuation=True)
 
     parts: list[list[int]] = []
-    for one in reversed(files):
-        text = one["text"][max(0, len(one["text"]) - most) :]
-        filename = SNIPPET if tokenizer.fim_sep_id is None else one.get("filename", "tmp") + "\n"
+    for whole, named in reversed(files):
+        text = whole[max(0, len(whole) - most) :]
+        filename = SNIPPET if tokenizer.fim_sep_id is None else named + "\n"
         name = encode(SNIPPET) if tokenizer.fim_sep_id is None else _named(tokenizer, filename)
         parts.append(name + encode(text))
         most -= len(text) + len(filename)
@@ -168,6 +187,23 @@ class LineWatch:
         return piece
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What an answer is to have. nothing: the prompt is read for later ones, and the one token that it takes is none of
+    the answer. paths: of the fields that are wanted; None: all."""
+
+    indent: int
+    nothing: bool
+    tokens: bool
+    paths: list[str] | None
+
+
+def read_wanted(values: Values) -> Wanted:
+    """What a request wants its answer to have."""
+    nothing, tokens = values.get("n_predict") == 0, values.get("return_tokens", False)
+    return Wanted(values.get("n_indent", 0), nothing, tokens, values.get("response_fields"))
+
+
 class InfillDialect:
     """llama-server's own form of an answer, and its events."""
 
@@ -175,10 +211,9 @@ class InfillDialect:
     tail = b""
 
     def __init__(self, run: GenerationRun, values: Values) -> None:
-        self.run, self.values = run, values
+        self.run, self._wants = run, read_wanted(values)
         self.choices = choices_of(run)
-        self._lines = LineWatch(values.get("n_indent", 0), 0)
-        self._is_read_only = values.get("n_predict") == 0  # the one token that it takes is none of the answer
+        self._lines = LineWatch(self._wants.indent, 0)
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
@@ -192,7 +227,7 @@ class InfillDialect:
     def step(self, index: int, chunk: Chunk) -> list[Event]:
         self.choices[index].add(chunk)
         text = self._lines.kept(chunk.text)
-        if self._is_read_only or not (text or (chunk.token_ids and self.values.get("return_tokens"))):
+        if self._wants.nothing or not (text or (chunk.token_ids and self._wants.tokens)):
             return []
         said: Body = {"index": 0, "content": text, "stop": False}
         return [(None, said | self._tokens(chunk.token_ids) | self._counts())]
@@ -206,14 +241,14 @@ class InfillDialect:
     # ---- a whole answer
 
     def whole(self) -> Body:
-        text = "" if self._is_read_only else self._lines.kept(self.choices[0].text)
+        text = "" if self._wants.nothing else self._lines.kept(self.choices[0].text)
         return self._shown({"content": text, **self._tokens(self.choices[0].token_ids), **self._final()})
 
     def _tokens(self, ids: list[int]) -> Body:
-        return {"tokens": ids} if self.values.get("return_tokens") else {}
+        return {"tokens": ids} if self._wants.tokens else {}
 
     def _counts(self) -> Body:
-        n = 0 if self._is_read_only else len(self.choices[0].token_ids)
+        n = 0 if self._wants.nothing else len(self.choices[0].token_ids)
         return {"tokens_predicted": n, "tokens_evaluated": len(self.run.prompts[0])}
 
     def _final(self) -> Body:
@@ -256,10 +291,10 @@ class InfillDialect:
 
     def _shown(self, answer: Body) -> Body:
         """The fields that are wanted, by their paths."""
-        if "response_fields" not in self.values:
+        if self._wants.paths is None:
             return answer
         found: Body = {}
-        for path in self.values["response_fields"]:
+        for path in self._wants.paths:
             value: Any = answer
             for part in path.split("/"):
                 value = value.get(part) if isinstance(value, dict) else None

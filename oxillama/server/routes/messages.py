@@ -44,14 +44,14 @@ async def messages(exchange: Exchange) -> None:
 
 def read_message(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
     """What a request asks for. Raises ApiError."""
-    return read_translated(as_chat(values, exchange.reading), exchange, chosen)
+    return read_translated(read_as_chat(values, exchange.reading), exchange, chosen)
 
 
 async def count_message_tokens(exchange: Exchange) -> None:
     """POST /v1/messages/count_tokens"""
     values = await exchange.fields(COUNT_TOKENS)
     chosen = await exchange.service.models.use(values.get("model"))
-    count = await count_tokens(exchange, lambda: as_chat(values, exchange.reading), chosen)
+    count = await count_tokens(exchange, lambda: read_as_chat(values, exchange.reading), chosen)
     await exchange.json({"input_tokens": count})
 
 
@@ -62,10 +62,10 @@ def _is_begun(messages: list[Message]) -> bool:
     return last.get("role") == "assistant" and not last.get("tool_calls") and bool(said)
 
 
-def as_chat(values: Values, reading: Reading) -> Translated:
+def read_as_chat(values: Values, reading: Reading) -> Translated:
     """The fields of chat completions that say the same."""
     chat: Body = {name: values[name] for name in _SAME if name in values}
-    turns = turns_of(values, reading)
+    turns = read_turns(values, reading)
     chat["messages"] = turns.whole()
     if _is_begun(chat["messages"]):
         chat["continue_final_message"] = True
@@ -127,7 +127,7 @@ def _after_billing(text: str, place: str, reading: Reading) -> str | None:
     return text.partition("\n")[2]
 
 
-def turns_of(values: Values, reading: Reading) -> Turns:
+def read_turns(values: Values, reading: Reading) -> Turns:
     """Messages of chat completions: results of tools come as messages of their own, before what the user says."""
     turns = Turns()
     if "system" in values:
@@ -162,7 +162,7 @@ class MessageDialect:
 
     def __init__(self, run: GenerationRun, values: Values) -> None:
         self.run, self.values = run, values
-        self.choices: list[Choice] = choices_of(run, as_chat_calls(values))
+        self.choices: list[Choice] = choices_of(run, read_most_calls(values))
         self.id = new_id("msg_")
         self.content: list[Body] = []
         self._is_open = False
@@ -249,7 +249,7 @@ def event(kind: str, **said: Any) -> Event:
     return kind, {"type": kind, **said}
 
 
-def as_chat_calls(values: Values) -> int | None:
+def read_most_calls(values: Values) -> int | None:
     """How many calls are wanted at most."""
     return 1 if values.get("tool_choice", {}).get("disable_parallel_tool_use") else None
 

@@ -25,9 +25,9 @@ from oxillama.server.sse import Event, ServerSentEvents
 from oxillama.server.turns import (
     Offered,
     Translated,
-    chat_tools,
     choice_names,
     of_items,
+    read_chat_tools,
     renamed,
     sealed,
     tool_names,
@@ -62,14 +62,14 @@ async def responses(exchange: Exchange) -> None:
 
 def read_response(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
     """What a request asks for. Raises ApiError."""
-    return read_translated(as_chat(values, exchange.reading), exchange, chosen)
+    return read_translated(read_as_chat(values, exchange.reading), exchange, chosen)
 
 
 async def input_tokens(exchange: Exchange) -> None:
     """POST /v1/responses/input_tokens"""
     values = await exchange.fields(INPUT_TOKENS)
     chosen = await exchange.service.models.use(values.get("model"))
-    count = await count_tokens(exchange, lambda: as_chat(values, exchange.reading), chosen)
+    count = await count_tokens(exchange, lambda: read_as_chat(values, exchange.reading), chosen)
     await exchange.json({"object": "response.input_tokens", "input_tokens": count})
 
 
@@ -92,14 +92,14 @@ async def kept_response(exchange: Exchange) -> None:
     raise ApiError(404, "response_not_found", text, "id")
 
 
-def as_chat(values: Values, reading: Reading) -> Translated:
+def read_as_chat(values: Values, reading: Reading) -> Translated:
     """The fields of chat completions that say the same."""
     chat = {name: value for name, value in values.items() if name not in _SAME}
     chat |= {name: values[name] for name in ("stream", "parallel_tool_calls") if name in values}
     offered = Offered(values.get("tools", []))
     turns = of_items(values["input"], values.get("instructions"), offered, reading)
     chat["messages"] = turns.whole()
-    chat |= chat_tools(values, offered)
+    chat |= read_chat_tools(values, offered)
     if "max_output_tokens" in values:
         chat["max_completion_tokens"] = values["max_output_tokens"]
     if "effort" in values.get("reasoning", {}):

@@ -24,7 +24,7 @@ async def tokenize(exchange: Exchange) -> None:
     engine = chosen.model.ready.engine
 
     def make() -> Body:
-        ids = ids_of(values, exchange, chosen)
+        ids = read_ids(values, exchange, chosen)
         found: Body = {"count": len(ids), "max_model_len": engine.context.factory.room, "tokens": ids}
         if values.get("return_token_strs"):
             found["token_strs"] = [engine.tokenizer.id_to_token(token) for token in ids]
@@ -35,7 +35,7 @@ async def tokenize(exchange: Exchange) -> None:
     await exchange.answer(await exchange.written(lambda: found), "application/json")
 
 
-def ids_of(values: Values, exchange: Exchange, chosen: Chosen) -> list[int]:
+def read_ids(values: Values, exchange: Exchange, chosen: Chosen) -> list[int]:
     """The tokens of a text, whose control tokens are read, or of a conversation."""
     engine = chosen.model.ready.engine
     if "messages" in values:

@@ -131,7 +131,7 @@ def made(path, values, reading):
         case "/v1/messages":
             prepare(messages.read_message(values, exchange, chosen))
         case "/tokenize" if "prompt" in values or "messages" in values:
-            engine_errors(lambda: tokens.ids_of(values, exchange, chosen), chosen)
+            engine_errors(lambda: tokens.read_ids(values, exchange, chosen), chosen)
         case _:
             return "read"
     assert len(reading.header) <= MOST_BYTES
