@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from oxillama._util.json_values import json_value
@@ -51,6 +52,21 @@ def shown_call(call: ToolCall, index: int) -> Body:
     return {"id": call.id, "function": function}
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of an answer. context: its tokens, for a request that goes on from it."""
+
+    model: str
+    logprobs: bool
+    context: bool
+
+
+def read_shown(values: Values, said: Said) -> Shown:
+    """What a request wants to be shown. said: of its answer."""
+    context = said is as_response and not values.get("raw") and not values.get("suffix")
+    return Shown(values["model"], bool(values.get("logprobs")), context)
+
+
 class OllamaDialect:
     """An answer, and the parts of one: the last one has its reason, its tokens and its times.
 
@@ -65,10 +81,8 @@ class OllamaDialect:
         self.run, self.choices = run, choices_of(run)
         self.stream_format = JsonLines(lambda: self._part("", "", [], []))
         self._said, self._began, self._load = said, began, load
-        self._model = as_json(values["model"])
-        self._name = values["model"]
-        self._shows_logprobs = bool(values.get("logprobs"))
-        self._shows_context = said is as_response and not values.get("raw") and not values.get("suffix")
+        self._shows = read_shown(values, said)
+        self._model = as_json(self._shows.model)
         self._calls: list[Body] = []
         self._unread: list[str] = []  # texts of calls that are no objects
 
@@ -110,7 +124,7 @@ class OllamaDialect:
         return self._calls[n_before:], unread
 
     def _logprobs(self, found: Any) -> list[Body]:
-        return [logprob_of(one) for one in found] if self._shows_logprobs else []
+        return [logprob_of(one) for one in found] if self._shows.logprobs else []
 
     def _part(self, text: str, thinking: str, calls: list[Body], logprobs: list[Body]) -> Event:
         """A part of a stream, as JSON."""
@@ -131,13 +145,13 @@ class OllamaDialect:
         choice = self.choices[0]
         timings = self.run.requests[0].clock.timings
         answer = {
-            "model": self._name,
+            "model": self._shows.model,
             "created_at": timestamp(),
             **self._said(text, thinking, calls),
             "done": True,
             "done_reason": "length" if choice.reason == "length" else "stop",
         }
-        if self._shows_context:
+        if self._shows.context:
             answer["context"] = self.run.prompts[0] + choice.token_ids
         return answer | {
             "total_duration": nanoseconds(time.perf_counter() - self._began),

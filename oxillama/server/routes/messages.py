@@ -161,12 +161,12 @@ class MessageDialect:
     tail = b""
 
     def __init__(self, run: GenerationRun, values: Values) -> None:
-        self.run, self.values = run, values
+        self.run = run
         self.choices: list[Choice] = choices_of(run, read_most_calls(values))
         self.id = new_id("msg_")
         self.content: list[Body] = []
         self._is_open = False
-        self._shows_thinking = values.get("thinking", {}).get("display") != "omitted"
+        self._shows_thinking = read_shows_thinking(values)
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
@@ -252,6 +252,12 @@ def event(kind: str, **said: Any) -> Event:
 def read_most_calls(values: Values) -> int | None:
     """How many calls are wanted at most."""
     return 1 if values.get("tool_choice", {}).get("disable_parallel_tool_use") else None
+
+
+def read_shows_thinking(values: Values) -> bool:
+    """Whether thinking is shown, and not only counted."""
+    shown: bool = values.get("thinking", {}).get("display") != "omitted"
+    return shown
 
 
 def as_object(arguments: str) -> Body:

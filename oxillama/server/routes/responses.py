@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from oxillama.core.results import Chunk
@@ -14,7 +15,7 @@ from oxillama.server.fields_responses import ENCRYPTED, INPUT_TOKENS, LOGPROBS, 
 from oxillama.server.generating import answered, choices_of
 from oxillama.server.generation import GenerationRun, GenerationSpec
 from oxillama.server.json_pieces import Body
-from oxillama.server.kinds import Values
+from oxillama.server.kinds import Item, Tool, Values
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import prompt_of
@@ -119,16 +120,52 @@ def read_as_chat(values: Values, reading: Reading) -> Translated:
     return Translated(chat, {**turns.names, **names, **NAMES})
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """The fields of a request that its response repeats. temperature, top_p: None of a request that names none."""
+
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: Mapping[str, str]
+    parallel_tool_calls: bool
+    reasoning: Item
+    temperature: float | None
+    top_p: float | None
+    text: Item
+    tool_choice: str | Item
+    tools: list[Tool]
+    top_logprobs: int
+    encrypted: bool
+
+
+def read_repeated(values: Values) -> Repeated:
+    """What a request wants of its response, as the response says it again."""
+    return Repeated(
+        instructions=values.get("instructions"),
+        max_output_tokens=values.get("max_output_tokens"),
+        metadata=values.get("metadata", {}),
+        parallel_tool_calls=values.get("parallel_tool_calls", True),
+        reasoning=values.get("reasoning") or {"effort": None, "summary": None},
+        temperature=values.get("temperature"),
+        top_p=values.get("top_p"),
+        text={"format": {"type": "text"}, **values.get("text", {})},
+        tool_choice=values.get("tool_choice", "auto"),
+        tools=values.get("tools", []),
+        top_logprobs=values.get("top_logprobs", 0),
+        encrypted=ENCRYPTED in values.get("include", ()),
+    )
+
+
 class ResponseDialect:
     """A response, and its events: items that follow one another, each opened, filled and closed."""
 
     tail = b""
 
     def __init__(self, run: GenerationRun, values: Values) -> None:
-        self.run, self.values = run, values
+        self.run, self._asked = run, read_repeated(values)
         self.stream_format = ServerSentEvents(lambda: self._event("keepalive"))
-        most_calls = 1 if values.get("parallel_tool_calls") is False else None
-        self._offered = Offered(values.get("tools", []))
+        most_calls = None if self._asked.parallel_tool_calls else 1
+        self._offered = Offered(self._asked.tools)
         self.choices: list[Choice] = choices_of(run, most_calls, self._offered.custom)
         self._tokens = ContentTokens(run.tokenizer.token_bytes)
         self.id, self.created = new_id("resp_"), int(time.time())
@@ -244,7 +281,7 @@ class ResponseDialect:
             events.append(self._item_event(f"response.{event}.done", **named, **{said: item[said]}))
         else:
             (part,) = item["content"]
-            if item["type"] == "reasoning" and ENCRYPTED in self.values.get("include", ()):
+            if item["type"] == "reasoning" and self._asked.encrypted:
                 item["encrypted_content"] = sealed(part["text"])
             whole = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if item["type"] == "message" else {})
             name = "output_text" if item["type"] == "message" else "reasoning_text"
@@ -264,7 +301,7 @@ class ResponseDialect:
         return kind, {"type": kind, "sequence_number": number, **{name: copied(one) for name, one in said.items()}}
 
     def _response(self, status: str) -> Body:
-        values, run = self.values, self.run
+        asked, run = self._asked, self.run
         ended = status in ("completed", "incomplete")
         chain = run.spec.chosen.model.chain
         assert chain is not None
@@ -274,16 +311,15 @@ class ResponseDialect:
         return {
             "id": self.id, "object": "response", "created_at": self.created,
             "completed_at": int(time.time()) if ended else None, "status": status, "error": None,
-            "incomplete_details": incomplete, "instructions": values.get("instructions"),
-            "max_output_tokens": values.get("max_output_tokens"), "metadata": values.get("metadata", {}),
+            "incomplete_details": incomplete, "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens, "metadata": asked.metadata,
             "model": run.spec.chosen.name, "output": copied(self.output), "output_text": "".join(texts),
-            "parallel_tool_calls": values.get("parallel_tool_calls", True), "previous_response_id": None,
-            "reasoning": values.get("reasoning") or {"effort": None, "summary": None}, "store": False,
-            "temperature": values.get("temperature", config.temperature), "top_p": values.get("top_p", config.top_p),
-            "text": {"format": {"type": "text"}, **values.get("text", {})}, "background": False,
-            "tool_choice": values.get("tool_choice", "auto"), "tools": values.get("tools", []),
-            "top_logprobs": values.get("top_logprobs", 0), "truncation": "disabled",
-            "usage": response_usage(run, self.choices) if ended else None,
+            "parallel_tool_calls": asked.parallel_tool_calls, "previous_response_id": None,
+            "reasoning": asked.reasoning, "store": False,
+            "temperature": config.temperature if asked.temperature is None else asked.temperature,
+            "top_p": config.top_p if asked.top_p is None else asked.top_p, "text": asked.text, "background": False,
+            "tool_choice": asked.tool_choice, "tools": asked.tools, "top_logprobs": asked.top_logprobs,
+            "truncation": "disabled", "usage": response_usage(run, self.choices) if ended else None,
         }  # fmt: skip
 
 
