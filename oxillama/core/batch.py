@@ -93,15 +93,16 @@ class BatchSettings:
 SETTINGS = tuple(settings_of(BatchSettings))
 
 
-def read_settings(prompts: Any, options: dict[str, Any]) -> BatchSettings:
-    """Takes a batch's own keywords out of `options`. Raises ConfigError for values out of range."""
+def read_settings(prompts: Any, options: Mapping[str, Any]) -> tuple[BatchSettings, dict[str, Any]]:
+    """Divides keywords: a batch's own, checked, and those of each text. Raises ConfigError for values out of range."""
     check_no_table("prompts", prompts)
     if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable | AsyncIterable):
         raise ConfigError(f"prompts must be an iterable of prompts, not {type(prompts).__name__}")
     if getattr(prompts, "ndim", 1) == 0:  # a NumPy array of one value, which looks like an iterable
         raise ConfigError(f"prompts must be an iterable of prompts, not one value ({type(prompts).__name__})")
-    given = {name: options.pop(name) for name in SETTINGS if name in options}
-    return BatchSettings(**given, total=len(prompts) if isinstance(prompts, Sized) else None)
+    own = {name: value for name, value in options.items() if name in SETTINGS}
+    found = BatchSettings(**own, total=len(prompts) if isinstance(prompts, Sized) else None)
+    return found, {name: value for name, value in options.items() if name not in own}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -518,12 +519,13 @@ class Batch(Iterator[T]):
         self.close()
 
 
-def batch_runner(core: EngineCore, factory: RequestFactory, prompts: Any, options: dict[str, Any]) -> BatchRunner:
+def batch_runner(core: EngineCore, factory: RequestFactory, prompts: Any, options: Mapping[str, Any]) -> BatchRunner:
     """A runner for the keywords of `Engine.batch`, with no prompt taken yet.
 
     Raises ConfigError and TypeError for the options, EngineClosedError, GenerateError if the model is an encoder.
     """
     check_options("batch", options)  # a misspelt name first
-    runner = BatchRunner(core, factory, options, read_settings(prompts, options))
+    settings, of_texts = read_settings(prompts, options)
+    runner = BatchRunner(core, factory, of_texts, settings)
     core.check_generates()
     return runner

@@ -15,7 +15,7 @@ from oxillama.config import SamplerConfig, field_names
 from oxillama.core.beam_search import BeamOptions, BeamSearch, BeamSearchConfig
 from oxillama.core.draft_options import DRAFT_FIELDS
 from oxillama.core.engine_core import EngineCore
-from oxillama.core.options import DeadlineFrom, Prompt, split_serving_options
+from oxillama.core.options import SERVING_FIELDS, DeadlineFrom, Prompt, ServingOptions
 from oxillama.core.prompts import read_prompt
 from oxillama.core.request import Bell, SnapshotProtocol
 from oxillama.core.request_factory import RequestFactory
@@ -37,6 +37,7 @@ SHAPING = (
 )  # fmt: skip
 # Options of one text, with which a search of the likeliest has no meaning.
 TEXT_FIELDS = ("echo", "stopping_criteria", "include_stop")
+_CONFIG = field_names(BeamSearchConfig)
 PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
 
 
@@ -164,13 +165,13 @@ def start_search(
     core.check_generates()
     one = read_prompt("prompt", prompt, "beam_search() takes")
     check_beam_options(options)
-    fields = given_of(options)
+    options = given_of(options)
     chosen = check_type("config", BeamSearchConfig() if config is None else config, BeamSearchConfig)
     found = BeamOptions(
-        replace(chosen, **_taken(fields, field_names(BeamSearchConfig))),
-        SamplerChain.from_config(replace(PLAIN, **_taken(fields, SHAPING))),
-        split_serving_options(fields),
-        **fields,
+        replace(chosen, **_those(options, _CONFIG)),
+        SamplerChain.from_config(replace(PLAIN, **_those(options, SHAPING))),
+        ServingOptions(**_those(options, SERVING_FIELDS)),
+        **{name: value for name, value in options.items() if name not in (*_CONFIG, *SHAPING, *SERVING_FIELDS)},
     )
     n = found.chain.config.min_tokens
     if n > found.config.max_new_tokens:
@@ -188,6 +189,6 @@ def check_beam_options(options: Iterable[str]) -> None:
     check_keywords("beam_search", options, ("config", *BeamSearchOptions.__annotations__))
 
 
-def _taken(fields: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Those of these names, which are taken out."""
-    return {name: fields.pop(name) for name in names if name in fields}
+def _those(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The options of these names."""
+    return {name: options[name] for name in names if name in options}

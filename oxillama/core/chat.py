@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from oxillama.chat import ChatTemplate
@@ -20,7 +20,18 @@ from oxillama.core.tool_use import AnswerOptions, ToolUse, tool_use_of
 from oxillama.errors import ChatTemplateError, ConfigError
 from oxillama.tokenizer import Tokenizer
 
-__all__ = ["chat_ids", "chat_prompt", "chat_text", "infill_prompt", "owner_of", "reading_of", "template_for"]
+__all__ = [
+    "ChatCall",
+    "chat_call",
+    "chat_ids",
+    "chat_prompt",
+    "chat_request",
+    "chat_text",
+    "infill_request",
+    "owner_of",
+    "reading_of",
+    "template_for",
+]
 
 _CONTROL_TEXTS: WeakKeyDictionary[Tokenizer, tuple[str, ...]] = WeakKeyDictionary()
 _ANSWER_OPTIONS = tuple(
@@ -30,8 +41,16 @@ _ANSWER_OPTIONS = tuple(
 _ARGUMENTS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "now", "self")
 
 
-def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, Any]) -> list[int]:
-    """The prompt of messages. In `options`, `tool_use` takes the place of the keywords that `chat` alone has.
+class ChatCall(NamedTuple):
+    """The keywords of `Engine.chat`, divided: of the prompt, of how its answer is read, and of the text after it."""
+
+    prompt: PromptOptions
+    answer: AnswerOptions
+    text: dict[str, Any]
+
+
+def chat_call(options: Mapping[str, Any]) -> ChatCall:
+    """Divides the keywords of `Engine.chat` by what they are for; `options` stay as they are.
 
     messages: as OpenAI's clients send them; content is text, or a list of text parts, {"type": "text", "text": …},
         which are joined with newlines unless the template prints parts (see `ChatTemplate.render`).
@@ -62,32 +81,46 @@ def chat_prompt(context: EngineContext, messages: Messages, options: dict[str, A
 
     Other options are those of `generate` but `echo`.
     """
-    check_options("chat", options)
-    context.core.check_generates()
-    given, answer = _divided(options)
-    owner = owner_of(options.get("cache_salt")) if options.get("cache_prompt") is not False else None
-    ids, prompt = _ids_and_text(context.tokenizer, messages, given, context.context_size, owner)
-    use = reading_of(context.tokenizer, messages, given, answer, prompt)
-    if use is not None:
-        if options.get("tool_use") is not None:
-            raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
-        options["tool_use"] = use
-    return ids
-
-
-def _divided(options: dict[str, Any]) -> tuple[dict[str, Any], AnswerOptions]:
-    """Options of the prompt and of how its answer is divided, taken out of those of `chat`."""
     if options.get("echo"):
         raise ConfigError("echo is not for chat(), whose prompt a template makes: chat_tokens() gives its tokens")
-    given = {name: options.pop(name) for name in PromptOptions.__annotations__ if name in options}
-    given["tools"] = described_tools(given.get("tools"))
-    answer = AnswerOptions(
-        tools=given["tools"],
-        tool_format=given.get("tool_format"),
-        **{name: options.pop(name) for name in _ANSWER_OPTIONS if name in options},
-    )
-    given["tools"] = None if answer.tool_choice == "none" else answer.tools
-    return given, answer
+    prompt = {name: value for name, value in options.items() if name in PromptOptions.__annotations__}
+    tools = described_tools(prompt.get("tools"))
+    given = {name: value for name, value in options.items() if name in _ANSWER_OPTIONS}
+    answer = AnswerOptions(tools=tools, tool_format=prompt.get("tool_format"), **given)
+    prompt["tools"] = None if answer.tool_choice == "none" else tools
+    text = {name: value for name, value in options.items() if name not in prompt and name not in given}
+    return ChatCall(cast("PromptOptions", prompt), answer, text)
+
+
+def chat_request(
+    context: EngineContext, messages: Messages, options: Mapping[str, Any]
+) -> tuple[list[int], dict[str, Any]]:
+    """Makes the prompt of messages, and the keywords of `generate` for its answer, of those of `Engine.chat`."""
+    check_options("chat", options)
+    context.core.check_generates()
+    call = chat_call(options)
+    owner = owner_of(options.get("cache_salt")) if options.get("cache_prompt") is not False else None
+    ids, use = chat_prompt(context, messages, call.prompt, call.answer, owner)
+    if use is None:
+        return ids, call.text
+    if options.get("tool_use") is not None:
+        raise ConfigError("tool_use and tools are both given: chat() makes the one of the other")
+    return ids, {**call.text, "tool_use": use}
+
+
+def chat_prompt(
+    context: EngineContext,
+    messages: Messages,
+    prompt: PromptOptions,
+    answer: AnswerOptions,
+    owner: Hashable = None,
+) -> tuple[list[int], ToolUse | None]:
+    """Renders messages to token ids, and finds how the answer is divided: None for text alone.
+
+    owner: of the ids that the tokenizer keeps; see `owner_of`. Raises what `chat_ids` and `tool_use_of` raise.
+    """
+    ids, text = _ids_and_text(context.tokenizer, messages, prompt, context.context_size, owner)
+    return ids, reading_of(context.tokenizer, messages, prompt, answer, text)
 
 
 def owner_of(cache_salt: object) -> Hashable:
@@ -249,11 +282,13 @@ def _rendering(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, **variables}
 
 
-def infill_prompt(context: EngineContext, prefix: str, suffix: str, options: dict[str, Any]) -> list[int]:
-    """The prompt for the text between two others. Takes the keyword that `infill` alone has out of `options`."""
+def infill_request(
+    context: EngineContext, prefix: str, suffix: str, options: Mapping[str, Any]
+) -> tuple[list[int], dict[str, Any]]:
+    """Makes the prompt for the text between two others, and the keywords of `generate`, of those of `Engine.infill`."""
     check_options("infill", options)
     if options.get("echo"):
         raise ConfigError("echo is not for infill(), whose text stands between two others")
     context.core.check_generates()
-    suffix_first = options.pop("suffix_first", False)
-    return infill_ids(context.tokenizer, prefix, suffix, suffix_first, context.context_size)
+    ids = infill_ids(context.tokenizer, prefix, suffix, options.get("suffix_first", False), context.context_size)
+    return ids, {name: value for name, value in options.items() if name != "suffix_first"}

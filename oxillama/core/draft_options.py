@@ -26,7 +26,7 @@ __all__ = [
     "DraftLike",
     "DraftOptions",
     "Speculation",
-    "split_draft_options",
+    "read_drafts",
 ]
 
 
@@ -147,9 +147,8 @@ DRAFT_FIELDS = field_names(DraftOptions)
 NO_DRAFTS = DraftOptions()
 
 
-def split_draft_options(options: dict[str, Any]) -> DraftOptions:
-    """Takes the fields of `DraftOptions` out of keywords. Raises ConfigError for their values."""
-    given = {name: options.pop(name) for name in DRAFT_FIELDS if name in options}
+def read_drafts(given: Mapping[str, Any]) -> DraftOptions:
+    """Checks the keywords that are fields of `DraftOptions`. Raises ConfigError for their values."""
     found = DraftOptions(**given) if given else NO_DRAFTS
     if not found.draft:
         for name, value in given.items():

@@ -22,7 +22,7 @@ from oxillama.core.draft_options import (
     Acceptance,
     DraftLike,
     DraftOptions,
-    split_draft_options,
+    read_drafts,
 )
 from oxillama.core.logprobs import MAX_LOGPROBS
 from oxillama.core.prompts import Tools, check_stop, make_chain
@@ -37,6 +37,7 @@ from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import MAX_PRIORITY
 
 __all__ = [
+    "SERVING_FIELDS",
     "BatchOptions",
     "CacheKey",
     "ChatOptions",
@@ -54,10 +55,10 @@ __all__ = [
     "StreamOptions",
     "TextOptions",
     "check_criteria",
+    "check_limit",
     "check_options",
     "is_met",
     "read_options",
-    "split_serving_options",
 ]
 
 DeadlineFrom = Literal["submit", "start"]
@@ -169,14 +170,8 @@ class ServingOptions:
         return {"priority": self.priority, "deadline": deadline, "cache_key": key, "weights": loras.key}
 
 
-_SERVING_FIELDS = field_names(ServingOptions)
+SERVING_FIELDS = field_names(ServingOptions)
 _NO_SERVING = ServingOptions()
-
-
-def split_serving_options(options: dict[str, Any]) -> ServingOptions:
-    """Takes the fields of `ServingOptions` out of keywords. Raises ConfigError for their values."""
-    given = {name: options.pop(name) for name in _SERVING_FIELDS if name in options}
-    return ServingOptions(**given) if given else _NO_SERVING
 
 
 # (token ids so far, the logits that the last of them was drawn from, float32 [n_vocab]): whether the text ends here.
@@ -214,7 +209,7 @@ class GenerateOptions(StreamOptions, total=False):
 
 
 class PromptOptions(TypedDict, total=False):
-    """The keywords of `Engine.chat_tokens`; `chat_prompt` says what they mean."""
+    """The keywords of `Engine.chat_tokens`; `chat_call` says what they mean."""
 
     tools: Tools
     tool_format: ChatFormat | ToolFormat | str | None
@@ -410,6 +405,12 @@ class TextOptions:
 
 
 _TEXT_FIELDS = settings_of(TextOptions)
+# The class that has each keyword as a field; `SamplerConfig` has the others.
+_CLASSES: dict[str, type] = {
+    **dict.fromkeys(_TEXT_FIELDS, TextOptions),
+    **dict.fromkeys(SERVING_FIELDS, ServingOptions),
+    **dict.fromkeys(DRAFT_FIELDS, DraftOptions),
+}
 
 
 def check_options(function: str, options: Iterable[str]) -> None:
@@ -424,23 +425,30 @@ def read_options(function: str, options: Mapping[str, Any], defaults: SamplerCha
     """
     if not options.keys() <= _KEYWORDS[function].keys():
         check_options(function, options)
-    own: dict[str, Any] = {}
-    others: dict[str, Any] = {}
+    given: dict[type, dict[str, Any]] = {TextOptions: {}, ServingOptions: {}, DraftOptions: {}, SamplerConfig: {}}
     for name, value in options.items():
         if value is not None:  # else it isn't given
-            (own if name in _TEXT_FIELDS else others)[name] = value
-    given = others.keys()
-    serving = _NO_SERVING if given.isdisjoint(_SERVING_FIELDS) else split_serving_options(others)
-    drafts = NO_DRAFTS if given.isdisjoint(DRAFT_FIELDS) else split_draft_options(others)
-    chain = make_chain(others.pop("sampler", None), others, defaults) if others else defaults
+            given[_CLASSES.get(name, SamplerConfig)][name] = value
+    serving = ServingOptions(**given[ServingOptions]) if given[ServingOptions] else _NO_SERVING
+    drafts = read_drafts(given[DraftOptions]) if given[DraftOptions] else NO_DRAFTS
+    fields = given[SamplerConfig]
+    chain = make_chain(fields.pop("sampler", None), fields, defaults) if fields else defaults
+    own = given[TextOptions]
     if own:
         for name, one in _TEXT_FIELDS.items():
             if name in own:
                 own[name] = one.check(name, own[name])
     found = TextOptions(chain, serving, drafts, **own)
-    if found.max_tokens is not None and chain.config.min_tokens > found.max_tokens:
-        raise ConfigError(f"min_tokens must be at most max_tokens, {found.max_tokens}, not {chain.config.min_tokens}")
+    if chain.config.min_tokens:
+        check_limit(found)
     return found
+
+
+def check_limit(options: TextOptions) -> None:
+    """Raises ConfigError for fewer tokens at most than at least."""
+    least, most = options.chain.config.min_tokens, options.max_tokens
+    if most is not None and least > most:
+        raise ConfigError(f"min_tokens must be at most max_tokens, {most}, not {least}")
 
 
 def is_met(criteria: Iterable[StoppingCriterion], tokens: list[int], row: NDArray[np.float32]) -> bool:

@@ -282,7 +282,7 @@ def _frozen(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """The options of `Engine.chat` that say how an answer is read: see `chat_prompt`."""
+    """The options of `Engine.chat` that say how an answer is read: see `chat_call`."""
 
     tools: Any = None
     tool_choice: Any = None

@@ -86,8 +86,7 @@ class Options:
         from oxillama.sampler_config import SamplerConfig
         from oxillama.sampling import SamplerChain
 
-        given = dict(self.of_batch)
-        read_settings([], given)
+        _, given = read_settings([], self.of_batch)
         read_options("stream", given, SamplerChain.from_config(SamplerConfig()))
 
     def prepare(self, context: EngineContext) -> None:
@@ -114,11 +113,9 @@ class Options:
         self, context: EngineContext, messages: Any, own: Mapping[str, Any]
     ) -> tuple[list[int], dict[str, Any]]:
         """Token ids of messages, and the options that a row has then. Raises what `engine.chat` raises for them."""
-        from oxillama.core.chat import chat_prompt
+        from oxillama.core.chat import chat_request
 
-        options = {**self._chat, **own}
-        ids = chat_prompt(context, messages, options)
-        return ids, options
+        return chat_request(context, messages, {**self._chat, **own})
 
 
 def _whole(value: Any) -> Any:

@@ -31,7 +31,7 @@ from oxillama.core.async_requests import (
 from oxillama.core.batch import BatchSettings, Errors, batch_runner
 from oxillama.core.beam_rounds import BeamKeywords, BeamSearchOptions, start_search
 from oxillama.core.beam_search import BeamOptions, BeamSearchConfig
-from oxillama.core.chat import chat_prompt, infill_prompt
+from oxillama.core.chat import chat_call, chat_request, infill_request
 from oxillama.core.context import LoadedEngine
 from oxillama.core.embedding import (
     Denoising,
@@ -196,11 +196,11 @@ class AsyncEngine:
         self, messages: Messages, *, stream: bool, n: int | None = None, **options: Unpack[ChatOptions]
     ) -> Completion | list[Completion] | AsyncChunks: ...
 
-    @takes(ChatOptions, chat_prompt, rest=StreamOptions)
+    @takes(ChatOptions, chat_call, rest=StreamOptions)
     async def chat(self, messages: Messages, *, stream: bool = False, n: int | None = None, **options: Any) -> Any:
         """Answers messages as `Engine.chat` does: `async for chunk in await engine.chat(messages, stream=True)`."""
-        ids = await in_thread(chat_prompt, self.engine.context, messages, options)
-        return await self._answer(ids, stream, n, options)
+        ids, own = await in_thread(chat_request, self.engine.context, messages, options)
+        return await self._answer(ids, own, stream, n)
 
     @overload
     async def infill(
@@ -228,10 +228,10 @@ class AsyncEngine:
     ) -> Any:
         """The text between two others, as `Engine.infill` gives it."""
         size = size_of([prefix, suffix])
-        ids = await made(size, lambda: infill_prompt(self.engine.context, prefix, suffix, options))
-        return await self._answer(ids, stream, n, options)
+        ids, own = await made(size, lambda: infill_request(self.engine.context, prefix, suffix, options))
+        return await self._answer(ids, own, stream, n)
 
-    @takes(PromptOptions, chat_prompt)
+    @takes(PromptOptions, chat_call)
     async def chat_tokens(self, messages: Messages, **options: Unpack[PromptOptions]) -> list[int]:
         """Token ids of the prompt that `chat` makes of messages."""
         return await in_thread(self.engine.chat_tokens, messages, **options)
@@ -254,12 +254,12 @@ class AsyncEngine:
         """Whether a token ends generation. Raises TokenizerError for an id out of range."""
         return self.engine.is_eos(token)
 
-    async def _answer(self, ids: list[int], stream: bool, n: int | None, options: dict[str, Any]) -> Any:
+    async def _answer(self, ids: list[int], options: dict[str, Any], stream: bool, n: int | None) -> Any:
         if not check_flag("stream", stream):
             return await self.generate(ids, n=n, **options)
-        if options.pop("on_token", None) is not None:
+        if options.get("on_token") is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
-        return self.stream(ids, n=n, **options)
+        return self.stream(ids, n=n, **{name: value for name, value in options.items() if name != "on_token"})
 
     @takes(BeamSearchOptions, BeamOptions, rest=BeamKeywords)
     async def beam_search(

@@ -19,7 +19,7 @@ from oxillama.core import embedding
 from oxillama.core.batch import Batch, BatchSettings, Errors, batch_runner
 from oxillama.core.beam_rounds import BeamKeywords, BeamRounds, BeamSearchOptions, start_search
 from oxillama.core.beam_search import BeamOptions, BeamSearchConfig
-from oxillama.core.chat import chat_ids, chat_prompt, infill_prompt
+from oxillama.core.chat import chat_call, chat_ids, chat_request, infill_request
 from oxillama.core.context import ENGINES, EngineContext, LoadedEngine, reopened_engine, ticket_of
 from oxillama.core.conversation import Conversation
 from oxillama.core.embedding import Embeddings, EmbedOptions, EmbedPooling, RankedDocument, RerankOptions
@@ -169,7 +169,7 @@ class Engine:
         self, messages: Messages, *, stream: bool, n: int | None = None, **options: Unpack[ChatOptions]
     ) -> Completion | list[Completion] | Chunks: ...
 
-    @takes(ChatOptions, chat_prompt, rest=StreamOptions)
+    @takes(ChatOptions, chat_call, rest=StreamOptions)
     def chat(self, messages: Messages, *, stream: bool = False, n: int | None = None, **options: Any) -> Any:
         """Answers messages, as OpenAI's clients send them, by the model's chat template (see `ChatTemplate.render`).
 
@@ -177,9 +177,9 @@ class Engine:
         Raises MessageError for messages of another form, ChatTemplateError if there is no template or it fails,
         ToolFormatError if the form of calls isn't known, GrammarError for their schemas, and what `generate` raises.
         """
-        return self._answer(chat_prompt(self.context, messages, options), stream, n, options)
+        return self._answer(*chat_request(self.context, messages, options), stream, n)
 
-    @takes(PromptOptions, chat_prompt)
+    @takes(PromptOptions, chat_call)
     def chat_tokens(self, messages: Messages, **options: Unpack[PromptOptions]) -> list[int]:
         """Token ids of the prompt that `chat` makes of messages."""
         return chat_ids(self.tokenizer, messages, options)
@@ -211,19 +211,19 @@ class Engine:
         stream: give chunks as they come. Other options are those of `generate` but `echo`. Raises UnsupportedModelError
         if the file lacks a token that marks prefix, suffix or middle.
         """
-        return self._answer(infill_prompt(self.context, prefix, suffix, options), stream, n, options)
+        return self._answer(*infill_request(self.context, prefix, suffix, options), stream, n)
 
     def infill_tokens(self, prefix: str, suffix: str, *, suffix_first: bool = False) -> list[int]:
         """The prompt that `infill` makes of the texts around a gap, as token ids, for `batch` and others."""
         return infill_ids(self.tokenizer, prefix, suffix, suffix_first)
 
-    def _answer(self, ids: list[int], stream: bool, n: int | None, options: dict[str, Any]) -> Any:
+    def _answer(self, ids: list[int], options: dict[str, Any], stream: bool, n: int | None) -> Any:
         """What follows a prompt that `chat` or `infill` made: a completion, n of them, or chunks."""
         if not check_flag("stream", stream):
             return self.generate(ids, n=n, **options)
-        if options.pop("on_token", None) is not None:
+        if options.get("on_token") is not None:
             raise ConfigError("on_token is for stream=False; with stream=True iterate over the chunks")
-        return self.stream(ids, n=n, **options)
+        return self.stream(ids, n=n, **{name: value for name, value in options.items() if name != "on_token"})
 
     def conversation(self) -> Conversation:
         """A dialogue that keeps its KV between turns."""

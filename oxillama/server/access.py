@@ -11,6 +11,7 @@ from typing import Any
 from oxillama.server.auth import check_host, check_origin, given_key, is_loopback
 from oxillama.server.errors import ApiError, headers_too_large, too_many_connections
 from oxillama.server.exchange import METHODS, Exchange
+from oxillama.server.json_pieces import Body
 
 __all__ = ["ALIVE", "admit", "note"]
 
@@ -90,7 +91,7 @@ def note(exchange: Exchange) -> int:
                 metrics.used(exchange.key.name, kind, n)
     if not log.isEnabledFor(logging.INFO):
         return status
-    line: dict[str, Any] = {
+    line: Body = {
         "id": exchange.id, "key": exchange.key.name, "method": exchange.method, "path": exchange.path,
         "status": status,
         "model": tally.model, "prompt_tokens": tally.prompt_tokens, "cached_tokens": tally.cached_tokens,

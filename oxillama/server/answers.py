@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from oxillama.chat.calls import BrokenToolCall
 from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk, TokenLogprob, Usage
-from oxillama.server.asks import Run
 from oxillama.server.custom import InputReader
-from oxillama.server.json_pieces import Rows
+from oxillama.server.generation import GenerationRun
+from oxillama.server.json_pieces import Body, Rows
 
 __all__ = [
     "Choice",
@@ -142,7 +141,7 @@ class Choice:
         return "tool_calls" if called and self.reason == "stop" else self.reason
 
 
-def usage_of(run: Run, choices: list[Choice]) -> dict[str, Any]:
+def usage_of(run: GenerationRun, choices: list[Choice]) -> Body:
     """Tokens of an answer, or of a stream so far: prompts once each, completions all."""
     prompt = sum(map(len, run.prompts))
     leaders = run.requests[:: max(len(run.requests) // len(run.prompts), 1)]
@@ -167,9 +166,9 @@ def number(logprob: float) -> float:
     return logprob if math.isfinite(logprob) else IMPOSSIBLE
 
 
-def logprob_of(one: TokenLogprob, top: bool = True) -> dict[str, Any]:
+def logprob_of(one: TokenLogprob, top: bool = True) -> Body:
     """A token's log-probability in the form of chat completions."""
-    found: dict[str, Any] = {"token": one.text, "logprob": number(one.logprob), "bytes": list(one.bytes)}
+    found: Body = {"token": one.text, "logprob": number(one.logprob), "bytes": list(one.bytes)}
     return found | ({"top_logprobs": [logprob_of(other, False) for other in one.top]} if top else {})
 
 
@@ -196,7 +195,7 @@ def prompt_logprobs_of(found: list[TokenLogprob | None]) -> Rows:
     return Rows(found, lambda one: None if one is None else _ranked(one))
 
 
-def _ranked(one: TokenLogprob) -> dict[str, Any]:
+def _ranked(one: TokenLogprob) -> Body:
     ranked: dict[int, tuple[int | None, TokenLogprob]] = {t.token_id: (rank, t) for rank, t in enumerate(one.top, 1)}
     ranked = {one.token_id: ranked.get(one.token_id, (None, one)), **ranked}
     return {

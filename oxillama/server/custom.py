@@ -9,9 +9,10 @@ from typing import Any
 
 from oxillama.grammar.regex import parse_regex
 from oxillama.server.errors import bad_value
+from oxillama.server.kinds import Item, Message, Tool, Values
 from oxillama.server.reading import Reading
 
-__all__ = ["FaultOf", "InputReader", "as_functions", "custom_names", "plain_messages"]
+__all__ = ["FaultOf", "InputReader", "custom_names", "plain_messages", "read_functions"]
 
 FaultOf = Callable[[str, str], str]
 ARGUMENT = "input"
@@ -23,14 +24,12 @@ _PIECES = re.compile(
 )
 
 
-def custom_names(tools: list[dict[str, Any]]) -> frozenset[str]:
+def custom_names(tools: list[Tool]) -> frozenset[str]:
     """The names of custom tools, as chat completions or as responses describe them."""
     return frozenset(tool.get("custom", tool)["name"] for tool in tools if tool["type"] == "custom")
 
 
-def as_functions(
-    values: Mapping[str, Any], fault_of: FaultOf, reading: Reading
-) -> tuple[dict[str, Any], dict[str, str]]:
+def read_functions(values: Values, fault_of: FaultOf, reading: Reading) -> tuple[dict[str, Any], dict[str, str]]:
     """Tools and their choice with functions alone, and the fields that the request has for theirs.
 
     fault_of: why no grammar can hold texts to a source of this kind, "" if one can. A grammar of another kind is left
@@ -52,7 +51,7 @@ def as_functions(
     return found, names
 
 
-def _check_chosen(tools: list[dict[str, Any]], choice: Mapping[str, Any]) -> None:
+def _check_chosen(tools: list[Tool], choice: Item) -> None:
     """Raises ApiError for a choice of what is no tool of its kind."""
     is_one = choice["type"] != "allowed_tools"
     for i, one in enumerate([choice] if is_one else choice["allowed_tools"]["tools"]):
@@ -64,7 +63,7 @@ def _check_chosen(tools: list[dict[str, Any]], choice: Mapping[str, Any]) -> Non
             raise bad_value(place, f"{place} must be {wanted}, not {name!r}")
 
 
-def _function(i: int, tool: dict[str, Any], fault_of: FaultOf, reading: Reading) -> dict[str, Any]:
+def _function(i: int, tool: Tool, fault_of: FaultOf, reading: Reading) -> Item:
     if tool["type"] != "custom":
         return tool
     own = tool["custom"]
@@ -90,7 +89,7 @@ def _whole(pattern: str) -> str:
     return f"^(?:{pattern})$"
 
 
-def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
+def _named(choice: Item) -> Item:
     if choice["type"] == "custom":
         return {"type": "function", "function": choice["custom"]}
     if choice["type"] == "allowed_tools":
@@ -99,7 +98,7 @@ def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
     return dict(choice)
 
 
-def plain_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def plain_messages(messages: list[Message]) -> list[Message]:
     """Messages whose calls of custom tools are calls of functions."""
     return [
         {**message, "tool_calls": list(map(_plain_call, message["tool_calls"]))} if "tool_calls" in message else message
@@ -107,7 +106,7 @@ def plain_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _plain_call(call: dict[str, Any]) -> dict[str, Any]:
+def _plain_call(call: Item) -> Item:
     if call["type"] != "custom":
         return call
     own = call["custom"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from oxillama.errors import (
     ChatTemplateError,
@@ -24,6 +23,7 @@ from oxillama.errors import (
     ToolFormatError,
     UnsupportedModelError,
 )
+from oxillama.server.json_pieces import Body
 
 __all__ = [
     "ApiError",
@@ -79,15 +79,15 @@ class ApiError(Exception):
         """The class of the error, as OpenAI's clients know them."""
         return _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
 
-    def openai(self) -> dict[str, Any]:
+    def openai(self) -> Body:
         """The body in OpenAI's form."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
-    def ollama(self) -> dict[str, Any]:
+    def ollama(self) -> Body:
         """The body in Ollama's form."""
         return {"error": self.message}
 
-    def anthropic(self, request_id: str) -> dict[str, Any]:
+    def anthropic(self, request_id: str) -> Body:
         """The body in Anthropic's form."""
         kind = _ANTHROPIC.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
         text = f"{self.too_long} ({self.message})" if self.too_long else self.message

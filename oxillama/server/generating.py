@@ -1,4 +1,4 @@
-"""Generating over HTTP: an ask becomes a run, and its chunks an answer or a stream of any dialect."""
+"""Generating over HTTP: a specification becomes a run, and its chunks an answer or a stream of any dialect."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, DeltaReader
-from oxillama.server.asks import Ask, Run, prepare
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.exchange import Exchange
 from oxillama.server.failures import failure
-from oxillama.server.json_pieces import in_pieces
-from oxillama.server.kinds import Record
+from oxillama.server.generation import GenerationRun, GenerationSpec, prepare
+from oxillama.server.json_pieces import Body, in_pieces
+from oxillama.server.kinds import Record, Values
 from oxillama.server.logprob_bounds import n_entries
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import warn
@@ -57,15 +57,15 @@ class Dialect(Protocol):
     def failed(self, error: ApiError) -> list[Event]:
         """In place of the last ones, after an error."""
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Body:
         """The answer that is no stream."""
 
 
 async def answered(
     exchange: Exchange,
     record: Record,
-    read: Callable[[dict[str, Any], Exchange, Chosen], Ask],
-    dialect: Callable[[Run, dict[str, Any]], Dialect],
+    read: Callable[[Values, Exchange, Chosen], GenerationSpec],
+    dialect: Callable[[GenerationRun, Values], Dialect],
 ) -> None:
     """Answers a request: `record` checks its fields, `read` says what they ask for, `dialect` tells what it gives."""
     values = await exchange.fields(record)
@@ -75,7 +75,9 @@ async def answered(
 
 
 @contextlib.asynccontextmanager
-async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Run]) -> AsyncIterator[Run]:
+async def running(
+    exchange: Exchange, chosen: Chosen, make: Callable[[], GenerationRun]
+) -> AsyncIterator[GenerationRun]:
     """The run that `make` prepares, when it is its turn; nothing of it stays behind. Raises what keeps it out."""
     service, tally = exchange.service, exchange.tally
     with chosen.in_use():
@@ -89,7 +91,7 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Run]) -
                 place.expect(expected(made))
                 note_cut(exchange, made)
                 run, exchange.place = made, place
-                tally.max_tokens = run.ask.options.get("max_tokens")
+                tally.max_tokens = run.spec.text.max_tokens
                 run.begin(exchange.key.owner)
                 yield run
             finally:
@@ -98,24 +100,24 @@ async def running(exchange: Exchange, chosen: Chosen, make: Callable[[], Run]) -
                     count(exchange, run)
 
 
-def expected(run: Run) -> int:
+def expected(run: GenerationRun) -> int:
     """Tokens that a run takes at most: of its prompts, and of all that it may generate."""
     room = run.room
-    given = run.ask.options.get("max_tokens")
+    given = run.spec.text.max_tokens
     n_each = len(run.requests) // len(run.prompts)
     most = room if given is None else given
     return sum(len(ids) + n_each * min(most, max(room - len(ids), 0)) for ids in run.prompts)
 
 
-def note_cut(exchange: Exchange, run: Run) -> None:
+def note_cut(exchange: Exchange, run: GenerationRun) -> None:
     """Says that more tokens are asked for than there is room for, which bounds them."""
-    given, names = run.ask.options.get("max_tokens"), run.ask.names
+    given, names = run.spec.text.max_tokens, run.spec.names
     room = run.room - min(map(len, run.prompts))
     if given is not None and given > room:
         exchange.reading.say("max_completion_tokens" if "max_completion_tokens" in names else "max_tokens")
 
 
-def count(exchange: Exchange, run: Run) -> None:
+def count(exchange: Exchange, run: GenerationRun) -> None:
     """What a run used, for the log and for its key."""
     tally = exchange.tally
     tally.prompt_tokens = sum(map(len, run.prompts))
@@ -128,15 +130,15 @@ def count(exchange: Exchange, run: Run) -> None:
         exchange.place.spend(tally.prompt_tokens + tally.completion_tokens)
 
 
-def choices_of(run: Run, most_calls: int | None = None, custom: Collection[str] = ()) -> list[Choice]:
+def choices_of(run: GenerationRun, most_calls: int | None = None, custom: Collection[str] = ()) -> list[Choice]:
     """Empty choices of a run. custom: names of custom tools."""
-    stop_ids = run.ask.options.get("stop_token_ids", ())
+    stop_ids = run.spec.text.stop_token_ids
     return [Choice(i, DeltaReader(most_calls, custom), stop_ids) for i in range(len(run.requests))]
 
 
-async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
+async def respond(exchange: Exchange, run: GenerationRun, dialect: Dialect) -> None:
     """Sends what a run gives, as a stream or whole."""
-    if run.ask.whole:
+    if run.spec.whole:
         while came := await run.next():
             for index, chunk in came:
                 dialect.add(index, chunk)
@@ -173,13 +175,13 @@ async def respond(exchange: Exchange, run: Run, dialect: Dialect) -> None:
     await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def is_small(run: Run, dialect: Dialect) -> bool:
+def is_small(run: GenerationRun, dialect: Dialect) -> bool:
     """Whether an answer is written in less time than other requests may wait."""
     n_tokens = sum(map(len, run.prompts)) + sum(len(choice.token_ids) for choice in dialect.choices)
     return run.requests[0].scores is None and n_tokens <= SMALL
 
 
-async def stream(exchange: Exchange, run: Run, dialect: Dialect, writer: EventWriter) -> None:
+async def stream(exchange: Exchange, run: GenerationRun, dialect: Dialect, writer: EventWriter) -> None:
     """Writes the body of a stream: all events of one step of the model together."""
     encoded = dialect.stream_format.encoded
     await writer.write(encoded(dialect.begin()))

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["Rows", "as_json", "in_pieces", "pieces_of", "written"]
+__all__ = ["Body", "Rows", "as_json", "in_pieces", "pieces_of", "written"]
 
 PIECE = 1 << 14  # values or characters that are written at a time, while no other thread runs
 MOST_MEMBERS = 64  # of an object that is written at a time, if its values are short
 SHORT = 1 << 10  # characters
+Body = dict[str, Any]  # an object of an answer
 _PLAIN = {int, float, bool, type(None)}
 
 

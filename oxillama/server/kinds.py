@@ -18,21 +18,31 @@ __all__ = [
     "Either",
     "Field",
     "Integer",
+    "Item",
     "Json",
     "Kind",
     "Limit",
     "ListOf",
     "MapOf",
+    "Message",
     "Number",
     "Only",
     "Other",
     "Placed",
     "Reading",
     "Record",
+    "Schema",
     "Tagged",
     "Text",
+    "Tool",
+    "Values",
 ]
 
+Values = Mapping[str, Any]  # the fields of a request that are honoured, by name
+Item = Mapping[str, Any]  # an object within a request: a call, a choice, an item of its input
+Message = dict[str, Any]  # of a conversation, as chat completions have it
+Tool = dict[str, Any]  # as chat completions describe it
+Schema = dict[str, Any]  # JSON Schema of a field, for the OpenAPI document
 MAX_TEXT = 1 << 26
 SCALAR = 4  # characters of JSON that a number, or what surrounds a name, has at least, about
 JSON_DEPTH = 64
@@ -46,7 +56,7 @@ class Kind(Protocol):
     def read(self, place: str, value: Any, reading: Reading) -> Any:
         """The value as it is used. Raises ApiError, which names the place, for one of another kind."""
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         """The kind as JSON Schema."""
 
 
@@ -75,7 +85,7 @@ class Boolean:
             raise wrong(place, "true or false", value)
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "boolean"}
 
 
@@ -89,7 +99,7 @@ class Integer:
             raise wrong(place, f"an integer from {self.least} to {self.most}", value)
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "integer", "minimum": self.least, "maximum": self.most}
 
 
@@ -106,7 +116,7 @@ class Limit:
             raise wrong(place, f"an integer from {self.least} to {self.most}, or -1 for no limit", value)
         return int(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "integer", "minimum": -1, "maximum": self.most}
 
 
@@ -126,7 +136,7 @@ class Number:
             raise wrong(place, f"a number {'above' if self.above else 'from'} {self.least:g} to {most:g}", value)
         return float(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "number", "exclusiveMinimum" if self.above else "minimum": self.least, "maximum": self.most}
 
 
@@ -142,7 +152,7 @@ class Text:
             raise bad_value(place, f"{place} must have {self.least} to {self.most} characters, not {len(value)}")
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         bounds = {"minLength": self.least} if self.least else {}
         return {"type": "string", **bounds, **({"maxLength": self.most} if self.most < MAX_TEXT else {})}
 
@@ -156,7 +166,7 @@ class Choice:
             raise wrong(place, "one of " + ", ".join(filter(None, self.values)), value)
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "string", "enum": list(self.values)}
 
 
@@ -180,7 +190,7 @@ class Only:
             raise bad_value(place, why, "unsupported_parameter")
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"enum": [*self.values, None]}
 
 
@@ -194,7 +204,7 @@ class Any_:
         check_depth(place, value, self.depth)
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {}
 
 
@@ -205,14 +215,14 @@ class Json:
     depth: int = JSON_DEPTH
     size: int = MAX_TEXT
 
-    def read(self, place: str, value: Any, reading: Reading) -> dict[str, Any]:
+    def read(self, place: str, value: Any, reading: Reading) -> Schema:
         if not isinstance(value, dict):
             raise wrong(place, "an object", value)
         check_size(place, value, self.size)
         check_depth(place, value, self.depth)
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "object"}
 
 
@@ -298,7 +308,7 @@ class ListOf:
         kind = self.kind.kinds.get("number") if isinstance(self.kind, Either) else self.kind
         return isinstance(kind, Integer) and are_ints(value, kind.least, kind.most)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "array", "items": self.kind.schema(), "minItems": self.least, "maxItems": self.most}
 
 
@@ -324,7 +334,7 @@ class MapOf:
             raise bad_value(place, f"{place} must have at most {self.most} entries, not {len(value)}")
         return {self.key(place, k): self.kind.read(f"{place}.{k:.40}", v, reading) for k, v in value.items()}
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "object", "additionalProperties": self.kind.schema(), "maxProperties": self.most}
 
 
@@ -340,7 +350,7 @@ class Either:
             raise wrong(place, " or ".join(_NAMES[name] for name in self.kinds), value)
         return kind.read(place, value, reading)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         found = [kind.schema() for kind in self.kinds.values()]
         return {"anyOf": [one for schema in found for one in schema.get("anyOf", [schema])]}
 
@@ -385,7 +395,7 @@ class Record:
     def __post_init__(self) -> None:
         self._known.update({f.name: f for f in self.fields})
 
-    def read(self, place: str, value: Any, reading: Reading) -> dict[str, Any]:
+    def read(self, place: str, value: Any, reading: Reading) -> Schema:
         """The fields that are honoured, by name, with wishes that the model may follow."""
         if not isinstance(value, dict):
             raise wrong(place or "the body", "an object", value)
@@ -423,9 +433,9 @@ class Record:
             raise bad_value(place, f"{place!r} is not a known parameter{remedy}", "unknown_parameter")
         reading.leave_out(place, label="unknown")
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         required: Sequence[str] = [f.name for f in self.fields if f.required]
-        made: dict[str, Any] = {
+        made: Schema = {
             "type": "object",
             "properties": {f.name: {**f.kind.schema(), "description": f.text} for f in self.fields if f.text},
             "additionalProperties": False,
@@ -467,7 +477,7 @@ class Tagged:
             )
         return {"type": name, **form.read(place, value, reading)}
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         found = [form.schema() for form in self.forms.values()]
         if not self.default:
             found = [one | {"required": ["type", *one.get("required", ())]} for one in found]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from oxillama.core.options import TextOptions
+from oxillama.core.results import Chunk
 from oxillama.server.errors import ApiError, bad_value
 
 __all__ = ["MOST_ENTRIES", "bounded_tokens", "n_entries"]
@@ -12,18 +13,14 @@ __all__ = ["MOST_ENTRIES", "bounded_tokens", "n_entries"]
 MOST_ENTRIES = 1 << 20  # of one answer: each token's, and each of the likeliest beside it
 
 
-def bounded_tokens(
-    prompts: Sequence[Sequence[int]], n: int, options: Mapping[str, Any], room: int, name: str = "logprobs"
-) -> int | None:
-    """How many tokens may be generated for each of the n choices of each prompt, with the log-probabilities that are
-    asked for; None: as many as `max_tokens` says.
+def bounded_tokens(prompts: Sequence[Sequence[int]], options: TextOptions, given: int | None, room: int) -> int | None:
+    """How many tokens may be generated for each choice of each prompt, with the log-probabilities that are asked for;
+    None: as many as are `given`.
 
-    Raises ApiError where `max_tokens`, or the prompts, ask for more than MOST_ENTRIES. room: tokens of a prompt and its
-    output. name: the field that says how many of the likeliest tokens are wanted.
+    Raises ApiError where they, or the prompts, have more than MOST_ENTRIES. given: tokens that are wanted at most;
+    None: as many as there is room for. room: tokens of a prompt and its output.
     """
-    entries = _of_prompts(prompts, options)
-    most: int | None = options.get("logprobs")
-    given: int | None = options.get("max_tokens")
+    entries, most, n = _of_prompts(prompts, options.prompt_logprobs), options.logprobs, options.n_each
     if most is None:
         return None
     each = n * (1 + most)
@@ -38,9 +35,8 @@ def bounded_tokens(
     return left
 
 
-def _of_prompts(prompts: Sequence[Sequence[int]], options: Mapping[str, Any]) -> int:
+def _of_prompts(prompts: Sequence[Sequence[int]], most: int | None) -> int:
     """Log-probabilities of the prompts. Raises ApiError for too many."""
-    most: int | None = options.get("prompt_logprobs")
     if most is None:
         return 0
     n_tokens = sum(map(len, prompts))
@@ -54,7 +50,7 @@ def _refused(name: str, what: str) -> ApiError:
     return bad_value(name, text)
 
 
-def n_entries(chunks: Sequence[tuple[int, Any]]) -> int:
+def n_entries(chunks: Sequence[tuple[int, Chunk]]) -> int:
     """Log-probabilities that chunks have."""
     found = 0
     for _, chunk in chunks:

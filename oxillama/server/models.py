@@ -29,6 +29,7 @@ from oxillama.kernels import _table
 from oxillama.sampling import SamplerChain
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
+from oxillama.server.json_pieces import Body
 from oxillama.server.loop_errors import Repeats
 from oxillama.server.memory import is_short_of
 from oxillama.server.model_facts import Facts
@@ -385,7 +386,7 @@ class Models:
             for adapter in model.engine.engine.loras if model.engine is not None else ():
                 yield f"{model.id}:{adapter}"
 
-    def listed(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[Body]:
         """Models and adapters in OpenAI's form, with what they can do under `oxillama`."""
         found = []
         for model in self.all.values():
@@ -447,9 +448,9 @@ def default_chain(engine: Engine, config: ServerConfig, base: SamplerConfig) -> 
     return make_chain(replace(base, **read_defaults(config)), {}, engine.context.factory.default_chain)
 
 
-def read_defaults(config: ServerConfig) -> dict[str, Any]:
+def read_defaults(config: ServerConfig) -> Body:
     """Fields of `SamplerConfig` that the settings give. Raises ConfigError for a `default` that is none."""
-    given: dict[str, Any] = {}
+    given: Body = {}
     for entry in config.default:
         key, equals, value = entry.partition("=")
         if not equals or key not in field_names(SamplerConfig):
@@ -511,7 +512,7 @@ def writes_calls(template: ChatTemplate, tool_format: str | None) -> bool:
     return form.calls is not None or form.harmony
 
 
-def file_facts(engine: Engine) -> dict[str, Any]:
+def file_facts(engine: Engine) -> Body:
     """Of the model's file: how many values and bytes its tensors have, and the name of their quantisation."""
     identity, number = engine.context.snapshots.identity, engine.metadata.get("general.file_type")
     return {
@@ -521,9 +522,9 @@ def file_facts(engine: Engine) -> dict[str, Any]:
     }
 
 
-def described(model: ServedModel, name: str, parent: str | None) -> dict[str, Any]:
+def described(model: ServedModel, name: str, parent: str | None) -> Body:
     """One entry of `GET /v1/models`."""
-    own: dict[str, Any] = {"state": model.state, "parent": parent}
+    own: Body = {"state": model.state, "parent": parent}
     if model.engine is not None and model.chain is not None:
         engine = model.engine.engine
         spec, metadata, config = engine.model_config, engine.metadata, model.chain.config

@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from oxillama.server.errors import ClientGone
-from oxillama.server.json_pieces import as_json
+from oxillama.server.json_pieces import Body, as_json
 
 __all__ = ["DONE", "SSE", "Event", "EventFormat", "EventWriter", "JsonLines", "ServerSentEvents", "as_json"]
 
 # The name of an event, None where the dialect has none, and what is in it, or its JSON.
-Event = tuple[str | None, dict[str, Any] | str]
+Event = tuple[str | None, Body | str]
 
 DONE = b"data: [DONE]\n\n"
 TICK = 0.5  # seconds between looks at a stream

@@ -12,6 +12,7 @@ from typing import Any
 
 from oxillama.errors import ConfigError
 from oxillama.server.exchange import METHODS, Exchange
+from oxillama.server.json_pieces import Body
 from oxillama.server.version import VERSION
 
 __all__ = ["Tracing"]
@@ -99,10 +100,10 @@ def error_of(exchange: Exchange, status: int) -> str | None:
     return exchange.tally.failed
 
 
-def generation(exchange: Exchange) -> dict[str, Any]:
+def generation(exchange: Exchange) -> Body:
     """Attributes of what a model did."""
     tally = exchange.tally
-    found: dict[str, Any] = {
+    found: Body = {
         "gen_ai.provider.name": "oxillama",
         "gen_ai.usage.input_tokens": tally.prompt_tokens,
         "gen_ai.usage.output_tokens": tally.completion_tokens,

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
 from oxillama.server.errors import ApiError, own_field
-from oxillama.server.kinds import Placed
+from oxillama.server.kinds import Item, Message, Placed, Tool, Values
 from oxillama.server.reading import Reading
 
-__all__ = ["Translated", "Turns", "chat_tools", "moved_tools", "of_items", "renamed", "text_of", "tool_names"]
+__all__ = [
+    "Translated",
+    "Turns",
+    "of_items",
+    "read_chat_tools",
+    "read_moved_tools",
+    "renamed",
+    "text_of",
+    "text_parts",
+    "tool_names",
+]
 
 T = TypeVar("T")
 PART_SEPARATOR = "\n"
+Content = str | Sequence[Mapping[str, str]]  # a text, or text parts
 
 
-def text_of(content: Any) -> str:
+def text_parts(content: Content) -> list[str]:
+    """The texts of a content that is a text or has parts."""
+    return [content] if isinstance(content, str) else [part["text"] for part in content]
+
+
+def text_of(content: Content) -> str:
     """The text of a content that is a text or has parts."""
-    return content if isinstance(content, str) else PART_SEPARATOR.join(part["text"] for part in content)
+    return PART_SEPARATOR.join(text_parts(content))
 
 
 @dataclass(frozen=True)
@@ -31,7 +47,7 @@ class Translated:
     names: the fields that the request has for those of `values`; the longest one counts.
     """
 
-    values: dict[str, Any]
+    values: Values
     names: Mapping[str, str]
 
 
@@ -39,7 +55,7 @@ class Turns:
     """Messages that grow: calls and reasoning go to the assistant's message that they belong to."""
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
+        self.messages: list[Message] = []
         self._places: dict[str, str] = {}
         self._call_places: dict[str, str] = {}
         self._reasoning: list[str] = []
@@ -55,7 +71,7 @@ class Turns:
         self._places[f"messages[{len(self.messages)}]"] = place
         if role != "assistant":
             self._settle()
-        message: dict[str, Any] = {"role": role, "content": text}
+        message: Message = {"role": role, "content": text}
         if role == "assistant" and self._reasoning:
             message["reasoning_content"] = "".join(self._reasoning)
             self._reasoning = []
@@ -66,7 +82,7 @@ class Turns:
         self._reasoning.append(text)
         self._thought_at = place
 
-    def call(self, call_id: str, kind: str, called: dict[str, Any], place: str) -> None:
+    def call(self, call_id: str, kind: str, called: Item, place: str) -> None:
         """A call of the assistant, in its message before, if there is one. kind: `function` or `custom`."""
         if not self.messages or self.messages[-1]["role"] != "assistant" or self._reasoning:
             self.say("assistant", "", place)
@@ -81,7 +97,7 @@ class Turns:
         if self._reasoning:
             self.say("assistant", "", self._thought_at)
 
-    def whole(self) -> list[dict[str, Any]]:
+    def whole(self) -> list[Message]:
         """All messages."""
         self._settle()
         return self.messages
@@ -118,7 +134,7 @@ def of_items(given: Any, instructions: str | None, offered: Offered, reading: Re
     return turns
 
 
-def reasoning_of(item: Mapping[str, Any], place: str, reading: Reading) -> str:
+def reasoning_of(item: Item, place: str, reading: Reading) -> str:
     """The text of a reasoning item: its content, or what an answer of this server was sealed with."""
     text = text_of(item.get("content", ""))
     if not text and item.get("encrypted_content"):
@@ -151,7 +167,7 @@ class Offered:
     custom: the names of custom tools.
     """
 
-    def __init__(self, tools: list[dict[str, Any]]) -> None:
+    def __init__(self, tools: list[Tool]) -> None:
         counts = Counter(tool["name"] for tool in tools)
         self.names: list[str] = []
         self._own: dict[str, tuple[str, str]] = {}  # namespace and name of each that has a namespace
@@ -174,7 +190,7 @@ class Offered:
             found = f"{name}_{next(numbers)}"
         return found
 
-    def name_of(self, item: Mapping[str, Any]) -> str:
+    def name_of(self, item: Item) -> str:
         """The name of the function that an item of the input, or a choice, calls."""
         name: str = item["name"]
         return self._shown.get((item.get("namespace", ""), name), name)
@@ -185,7 +201,7 @@ class Offered:
         return {"name": name, "namespace": space} if space else {"name": name}
 
 
-def chat_tools(values: Mapping[str, Any], offered: Offered) -> dict[str, Any]:
+def read_chat_tools(values: Values, offered: Offered) -> dict[str, Any]:
     """Tools and their choice, as chat completions have them."""
     found: dict[str, Any] = {}
     if "tools" in values:
@@ -201,7 +217,7 @@ def chat_tools(values: Mapping[str, Any], offered: Offered) -> dict[str, Any]:
     return found | ({} if choice is None else {"tool_choice": choice})
 
 
-def _chat_tool(tool: Mapping[str, Any], shown: str) -> dict[str, Any]:
+def _chat_tool(tool: Tool, shown: str) -> Tool:
     """A tool as chat completions have it: under its kind, with the name that the model is shown."""
     kind, own = tool["type"], {name: value for name, value in tool.items() if name not in ("type", "namespace")}
     own["name"] = shown
@@ -211,7 +227,7 @@ def _chat_tool(tool: Mapping[str, Any], shown: str) -> dict[str, Any]:
     return {"type": kind, kind: own}
 
 
-def tool_names(tools: list[Any], schema: str = "parameters") -> dict[str, str]:
+def tool_names(tools: list[Tool], schema: str = "parameters") -> dict[str, str]:
     """The places of tools that are functions themselves; schema: the name of that of their arguments."""
     names = {}
     for i, place in enumerate(Placed.of("tools", tools).places):
@@ -224,7 +240,7 @@ def tool_names(tools: list[Any], schema: str = "parameters") -> dict[str, str]:
     return names
 
 
-def moved_tools(values: Mapping[str, Any]) -> dict[str, str]:
+def read_moved_tools(values: Values) -> dict[str, str]:
     """The places of tools of chat completions behind those that were left out."""
     places = Placed.of("tools", values.get("tools", [])).places
     return {f"tools[{i}]": place for i, place in enumerate(places) if place != f"tools[{i}]"}

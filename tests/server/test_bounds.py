@@ -9,6 +9,7 @@ from asyncio.events import Handle
 import pytest
 
 import oxillama as ox
+from oxillama.core.options import TextOptions
 from oxillama.server import ServerConfig, create_app
 from oxillama.server.logprob_bounds import MOST_ENTRIES, bounded_tokens
 from oxillama.server.numbers import SLICE
@@ -197,12 +198,13 @@ def test_more_texts_than_may_wait_are_refused_by_their_number():
 
 def test_log_probabilities_have_a_bound():
     prompts = [[0] * 10, [0] * 20]
-    assert bounded_tokens(prompts, 1, {"max_tokens": 5}, 1000) is None
-    assert bounded_tokens(prompts, 2, {"max_tokens": 5, "logprobs": 3}, 1000) is None
+    chain = ox.SamplerChain.from_config(ox.SamplerConfig())
+    assert bounded_tokens(prompts, TextOptions(chain), 5, 1000) is None
+    assert bounded_tokens(prompts, TextOptions(chain, n=2, logprobs=3), 5, 1000) is None
     room = MOST_ENTRIES  # so that a text without a limit is bounded by its log-probabilities
-    assert bounded_tokens(prompts, 2, {"logprobs": 3, "max_tokens": None}, room) == MOST_ENTRIES // 16
-    given = {"logprobs": 3, "prompt_logprobs": 9, "max_tokens": None}
-    assert bounded_tokens(prompts, 2, given, room) == (MOST_ENTRIES - 300) // 16
+    assert bounded_tokens(prompts, TextOptions(chain, n=2, logprobs=3), None, room) == MOST_ENTRIES // 16
+    given = TextOptions(chain, n=2, logprobs=3, prompt_logprobs=9)
+    assert bounded_tokens(prompts, given, None, room) == (MOST_ENTRIES - 300) // 16
 
 
 def test_without_a_limit_the_answer_ends_where_its_log_probabilities_have_no_more_room(roomy, monkeypatch):

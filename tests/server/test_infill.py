@@ -6,7 +6,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.server import ServerConfig, create_app
-from oxillama.server.routes.infill import LineWatch, infill_prompt
+from oxillama.server.routes.infill import LineWatch, infill_prompt, read_gap
 from tests.models.bert import changed
 from tests.models.tiny import Shape, tiny
 from tests.server.client import HI, Client
@@ -51,7 +51,7 @@ def letters(engine, text):
 
 
 def prompt(engine, **fields):
-    return infill_prompt(engine.tokenizer, {**GAP, **fields}, 128)
+    return infill_prompt(engine.tokenizer, read_gap({**GAP, **fields}), 128)
 
 
 # ---- the prompt
@@ -100,7 +100,7 @@ def test_what_is_far_from_the_gap_has_no_room(coder, prefix, suffix, extra, cut,
     fields = {"input_prefix": prefix, "input_suffix": suffix, "prompt": "", "n_predict": n_predict}
     if extra:
         fields["input_extra"] = [{"text": "o" * extra}, {"text": "e" * extra}]
-    ids, found = infill_prompt(coder.tokenizer, fields, 128)
+    ids, found = infill_prompt(coder.tokenizer, read_gap(fields), 128)
     if len(prefix) + len(suffix) > 128 - reserved - 4 or extra:
         assert found == cut
         assert len(ids) == 128 - reserved
@@ -113,16 +113,18 @@ def test_what_is_far_from_the_gap_has_no_room(coder, prefix, suffix, extra, cut,
 
 def test_long_texts_take_time_for_what_there_is_room_for_alone(coder):
     began = time.perf_counter()
-    infill_prompt(coder.tokenizer, {**GAP, "input_prefix": "x" * 1000}, 128)
+    infill_prompt(coder.tokenizer, read_gap({**GAP, "input_prefix": "x" * 1000}), 128)
     short = time.perf_counter() - began
     began = time.perf_counter()
     files = [{"text": "x" * 20_000_000}] * 4
-    infill_prompt(coder.tokenizer, {"input_prefix": "x" * 20_000_000, "input_suffix": "", "input_extra": files}, 128)
+    infill_prompt(
+        coder.tokenizer, read_gap({"input_prefix": "x" * 20_000_000, "input_suffix": "", "input_extra": files}), 128
+    )
     assert time.perf_counter() - began < 50 * short + 0.5
 
 
 def test_a_context_without_room(coder):
-    ids, cut = infill_prompt(coder.tokenizer, {**GAP, "input_extra": FILES}, 4)
+    ids, cut = infill_prompt(coder.tokenizer, read_gap({**GAP, "input_extra": FILES}), 4)
     assert (ids, cut) == ([BOS, PRE, SUF, MID], ["input_prefix", "input_suffix", "input_extra"])
 
 
@@ -132,7 +134,7 @@ def test_a_context_without_room(coder):
 def test_what_editors_ask_for(editor, coder):
     answer = editor.post("/infill", {**EDITOR, "seed": 1})
     assert (answer.status, answer.headers["x-oxillama-left-out"]) == (200, "samplers[2]=infill")
-    ids, _ = infill_prompt(coder.tokenizer, EDITOR, 128)
+    ids, _ = infill_prompt(coder.tokenizer, read_gap(EDITOR), 128)
     same = coder.generate(ids, max_tokens=8, seed=1, temperature=1.0, top_k=40, top_p=0.9, repetition_penalty=1.0)
     found = answer.json
     assert found["content"] == same.text

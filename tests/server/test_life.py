@@ -34,7 +34,7 @@ def test_a_fault_says_nothing_of_itself(configured, monkeypatch, caplog, stream)
     async def broken(self):
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(generating.Run, "next", broken)
+    monkeypatch.setattr(generating.GenerationRun, "next", broken)
     answer = client.post(CHAT, {**LONG, "stream": stream}, {"x-request-id": "mine"})
     error = answer.events[-1][1]["error"] if stream else answer.error
     assert answer.status == (200 if stream else 500)

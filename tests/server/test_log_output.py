@@ -285,7 +285,7 @@ async def broken(self):
     warnings.warn("a warning of Python")
     print("something printed")
     raise RuntimeError(f"a secret: {self}")
-generating.Run.next = broken
+generating.GenerationRun.next = broken
 """
 
 

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 import oxillama.server.generating as generating
-import oxillama.server.ollama.asks as asks
+import oxillama.server.ollama.conversations as conversations
 from oxillama.chat.calls import BrokenToolCall, ToolCall
 from oxillama.core.request import RequestClock
 from oxillama.core.results import Chunk
@@ -31,14 +32,13 @@ THINKING = (
 @pytest.fixture
 def calling(configured, monkeypatch):
     """A client of a server whose answers are calls of the tools that a chat gives."""
-    as_chat = asks.as_chat
+    read = conversations.read_as_chat
 
     def required(*given):
-        translated = as_chat(*given)
-        translated.values["tool_choice"] = "required"
-        return translated
+        translated = read(*given)
+        return replace(translated, values={**translated.values, "tool_choice": "required"})
 
-    monkeypatch.setattr(asks, "as_chat", required)
+    monkeypatch.setattr(conversations, "read_as_chat", required)
     return configured(tool_format="hermes")
 
 
@@ -79,7 +79,8 @@ def test_a_call_that_is_cut_off_is_text(calling):
 def dialect_of(said=as_message, **values):
     clock = RequestClock()
     run = SimpleNamespace(
-        ask=SimpleNamespace(options={}), prompts=[[1, 2]], requests=[SimpleNamespace(clock=clock)],
+        spec=SimpleNamespace(text=SimpleNamespace(stop_token_ids=())), prompts=[[1, 2]],
+        requests=[SimpleNamespace(clock=clock)],
     )  # fmt: skip
     return OllamaDialect(run, {"model": "m", **values}, said, time.perf_counter() - 1.5, 0.25)
 
@@ -197,13 +198,13 @@ LONG = {"model": "tiny", "messages": HI, "options": {"num_predict": 900, "ignore
 
 
 def test_silence_is_filled_with_parts_that_say_nothing(configured, monkeypatch):
-    following = generating.Run.next
+    following = generating.GenerationRun.next
 
     async def slow(self):
         await asyncio.sleep(0.03)
         return await following(self)
 
-    monkeypatch.setattr(generating.Run, "next", slow)
+    monkeypatch.setattr(generating.GenerationRun, "next", slow)
     fields = {"model": "tiny", "messages": HI, "options": {"num_predict": 3}}
     *parts, last = configured(sse_ping=0.01).post(CHAT, fields).lines
     empty = [part for part in parts if not part["message"]["content"]]

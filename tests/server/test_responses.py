@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from oxillama.server.asks import Run
 from oxillama.server.fields_responses import RESPONSES
+from oxillama.server.generation import GenerationRun
 from tests.server.client import HI
 from tests.server.values import VALUES_OF_JSON
 
@@ -76,13 +76,13 @@ def test_the_events_of_a_stream(client):
 
 
 def test_silence_is_filled_with_events_that_clients_count(configured, monkeypatch):
-    computed = Run.next
+    computed = GenerationRun.next
 
     async def late(run):
         await asyncio.sleep(0.3)
         return await computed(run)
 
-    monkeypatch.setattr(Run, "next", late)
+    monkeypatch.setattr(GenerationRun, "next", late)
     client = configured(sse_ping=0.05)
     events = client.post(PATH, input="hi", max_output_tokens=2, temperature=0, stream=True).events
     kinds = [name for name, _ in events]
@@ -90,7 +90,7 @@ def test_silence_is_filled_with_events_that_clients_count(configured, monkeypatc
     assert events[2][1] == {"type": "keepalive", "sequence_number": 2}
     assert [data["sequence_number"] for _, data in events] == list(range(len(events)))
     rest = [name for name in kinds if name != "keepalive"]
-    monkeypatch.setattr(Run, "next", computed)
+    monkeypatch.setattr(GenerationRun, "next", computed)
     alone = client.post(PATH, input="hi", max_output_tokens=2, temperature=0, stream=True).events
     assert rest == [name for name, _ in alone if name != "keepalive"]
 

@@ -140,7 +140,7 @@ def test_streams_that_end_early_are_errors(traced, monkeypatch):
     async def broken(run):
         raise ApiError(504, "timeout", "too long")
 
-    monkeypatch.setattr("oxillama.server.asks.Run.next", broken)
+    monkeypatch.setattr("oxillama.server.generation.GenerationRun.next", broken)
     assert client.post("/v1/chat/completions", messages=HI, stream=True).status == 200
     assert (spans[-1].attributes["error.type"], spans[-1].status) == ("timeout", trace.StatusCode.ERROR)
     assert all(span.ended == 1 for span in spans)

@@ -20,6 +20,7 @@ from oxillama.gguf.arrays import GGUFArray
 from oxillama.gguf.fingerprint import ModelIdentity
 from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.gguf.values import ValueType
+from oxillama.server.json_pieces import Body
 from oxillama.server.model_facts import Facts
 from oxillama.server.models import ServedModel, writes_calls
 from oxillama.server.ollama.names import human_number
@@ -130,7 +131,7 @@ def _capabilities(
     return found
 
 
-def details(facts: Facts, parent: str = "") -> dict[str, Any]:
+def details(facts: Facts, parent: str = "") -> Body:
     """The facts under the names that Ollama has for them."""
     return {
         "parent_model": parent,
@@ -144,7 +145,7 @@ def details(facts: Facts, parent: str = "") -> dict[str, Any]:
     }
 
 
-def model_info(metadata: Mapping[str, Any], facts: Facts, verbose: bool) -> dict[str, Any]:
+def model_info(metadata: Mapping[str, Any], facts: Facts, verbose: bool) -> Body:
     """Metadata of a file as JSON; lists of more than a few items are empty unless `verbose` asks for them.
 
     The length of the context is that which requests have, as clients go by it.
@@ -166,7 +167,7 @@ def _shown(value: Any, verbose: bool) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def tensors_of(path: str) -> list[dict[str, Any]]:
+def tensors_of(path: str) -> list[Body]:
     """Names, types and shapes, innermost dimension first, of a file's tensors. Raises LoadError."""
     with open_gguf(path) as file:
         return [{"name": t.name, "type": t.type, "shape": list(reversed(t.shape))} for t in file.tensors.values()]

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from oxillama.core.chat import chat_ids
 from oxillama.core.options import PromptOptions
 from oxillama.core.prompts import check_length, check_tokens
-from oxillama.errors import ChatTemplateError
-from oxillama.server.asks import Ask, Run, prepare
+from oxillama.errors import ChatTemplateError, UnsupportedModelError
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
+from oxillama.server.generation import Conversation, GenerationRun, GenerationSpec, Texts, prepare
+from oxillama.server.kinds import Message, Values
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
-from oxillama.server.ollama.asks import ROOM, TOO_LONG, has_template, read_messages
-from oxillama.server.ollama.turns import as_completion, check_raw
+from oxillama.server.ollama.conversations import ROOM, TOO_LONG, has_template, read_messages
+from oxillama.server.ollama.turns import read_as_completion, read_raw
 from oxillama.server.reading import Reading
-from oxillama.server.routes.completions import read_ask as read_completion
-from oxillama.server.routes.infill import infill_prompt
+from oxillama.server.routes.completions import read_spec as read_completion
+from oxillama.server.routes.infill import Gap, infill_prompt
 from oxillama.server.turns import renamed
 from oxillama.tokenizer import Tokenizer
 
@@ -33,12 +32,12 @@ _ANY = ("question", "answer")  # two texts of a user, which begin differently
 _GO = re.compile(r"\{\{-?\s*(?:[.$]|(?:if|range|with|else|end|template|block)\b)")
 
 
-def prepared_generate(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Run:
+def prepared_generate(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationRun:
     """The run of a prompt: as a message of the user, or as it is. Raises ApiError."""
     if chosen.model.ready.engine.context.core.encoder:
         raise bad_value("model", f'"{values["model"]}" does not support generate', "unsupported_parameter")
     if values.get("raw"):
-        check_raw(values)
+        read_raw(values)
     template = values.get("template")
     if template and _GO.search(template):
         text = "template: Go's templates are not run here: give raw with the whole prompt, or a Jinja template"
@@ -51,26 +50,29 @@ def prepared_generate(values: Mapping[str, Any], exchange: Exchange, chosen: Cho
     return prepare(read_prompt(values, exchange, chosen))
 
 
-def prepared_gap(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Run:
+def prepared_gap(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationRun:
     """The run of a text with a gap. What has no room is left out at the ends that are far from the gap.
 
     Raises ApiError, also where `truncate` says that nothing is to be left out.
     """
-    ask, engine = read_plain(values, exchange, chosen), chosen.model.ready.engine
+    spec, engine = read_plain(values, exchange, chosen), chosen.model.ready.engine
     try:
-        return prepare(ask)
+        return prepare(spec)
     except ApiError as error:
         if error.code != TOO_LONG or not values.get("truncate", True) or exchange.reading.strict:
             raise
-    around = {"input_prefix": values.get("prompt", ""), "input_suffix": values["suffix"]}
-    ids, cut = infill_prompt(engine.tokenizer, around, engine.context.factory.room)
+    around = Gap(values.get("prompt", ""), values["suffix"])
+    try:
+        ids, cut = infill_prompt(engine.tokenizer, around, engine.context.factory.room)
+    except UnsupportedModelError as error:
+        raise bad_value("suffix", f"suffix: {error}", "unsupported_parameter") from None
     for own, name in (("input_prefix", "prompt"), ("input_suffix", "suffix")):
         if own in cut:
             exchange.reading.leave_out(name)
-    return prepare(replace(ask, prompts=[ids], suffix=None))
+    return prepare(replace(spec, source=Texts((ids,))))
 
 
-def read_plain(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+def read_plain(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
     """What a prompt without a template asks for: a raw one, one with a gap, or for a base model. Raises ApiError."""
     prompt, gap = values.get("prompt", ""), bool(values.get("suffix"))
     for name in ("system", "template", "context"):
@@ -78,54 +80,60 @@ def read_plain(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) ->
             exchange.reading.leave_out(name, "a text with a gap has no place for it")
     if values.get("system") and not gap:
         prompt = f"{values['system']}\n\n{prompt}"
-    translated = as_completion(values, prompt, chosen, exchange.reading)
+    translated = read_as_completion(values, prompt, chosen, exchange.reading)
     exchange.reading.names = names = translated.names
-    ask = renamed(lambda: read_completion(translated.values, exchange, chosen), names)
-    options = {**ask.options, "max_tokens": translated.values.get("max_tokens")}
-    special = bool(values.get("raw"))
-    if values.get("context") and not gap:
-        tokenizer, before = chosen.model.ready.engine.tokenizer, checked_context(values, chosen)
-        check_length(tokenizer, "prompt", prompt, chosen.model.ready.engine.context_size, parse_special=special)
-        ids = tokenizer.encode(prompt, add_special=False, parse_special=special)
-        ask = replace(ask, prompts=[following(before, ids, values, exchange.reading, chosen)])
-    return replace(ask, names=names, options=options, parse_special=special, chain=chosen.model.ollama_chain)
+    given = {"max_tokens": -1, **translated.values, "parse_special": bool(values.get("raw"))}
+    chain = chosen.model.ollama_chain
+    spec = renamed(lambda: read_completion(given, exchange, chosen, names, chain), names)
+    if not values.get("context") or gap:
+        return spec
+    ids = behind_context(prompt, bool(values.get("raw")), values, exchange.reading, chosen)
+    return replace(spec, source=Texts((ids,), parse_special=bool(values.get("raw"))))
 
 
-def read_prompt(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+def behind_context(prompt: str, special: bool, values: Values, reading: Reading, chosen: Chosen) -> list[int]:
+    """Tokens of a conversation so far, with a text behind it. special: control tokens of the text are read as such."""
+    engine, before = chosen.model.ready.engine, checked_context(values, chosen)
+    check_length(engine.tokenizer, "prompt", prompt, engine.context_size, parse_special=special)
+    ids = engine.tokenizer.encode(prompt, add_special=False, parse_special=special)
+    return following(before, ids, values, reading, chosen)
+
+
+def read_prompt(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
     """What a prompt asks for as a message of the user, maybe behind a conversation so far. Raises ApiError."""
     said = [(role, name) for role, name in (("system", "system"), ("user", "prompt")) if values.get(name)]
-    messages: list[dict[str, Any]] = [{"role": role, "content": values[name]} for role, name in said]
+    messages: list[Message] = [{"role": role, "content": values[name]} for role, name in said]
     if not values.get("context"):
         names = {f"messages[{i}]": name for i, (_, name) in enumerate(said)}
         return read_messages(values, messages, exchange, chosen, names)
     tokenizer, before = chosen.model.ready.engine.tokenizer, checked_context(values, chosen)
 
-    def read(first: int) -> tuple[Ask, dict[str, Any]]:
+    def read(first: int) -> tuple[GenerationSpec, Conversation]:
         names = {f"messages[{i + len(_BEFORE)}]": name for i, (_, name) in enumerate(said[first:])}
-        ask = read_messages(values, [*_BEFORE, *messages[first:]], exchange, chosen, names)
-        return ask, {name: ask.options[name] for name in PromptOptions.__annotations__ if name in ask.options}
+        spec = read_messages(values, [*_BEFORE, *messages[first:]], exchange, chosen, names)
+        assert isinstance(spec.source, Conversation)
+        return spec, spec.source
 
-    ask, options = read(0)
-    if messages[0]["role"] == "system" and begins_with(before, messages[0], options, tokenizer):
-        ask, options = read(1)
+    spec, source = read(0)
+    if messages[0]["role"] == "system" and begins_with(before, messages[0], source.prompt, tokenizer):
+        spec, source = read(1)
         messages = messages[1:]
 
     def behind(ids: list[int]) -> list[int]:
-        return following(before, continuation(ids, messages, options, tokenizer), values, exchange.reading, chosen)
+        after = continuation(ids, messages, source.prompt, tokenizer)
+        return following(before, after, values, exchange.reading, chosen)
 
-    return replace(ask, behind=behind)
+    return replace(spec, source=replace(source, behind=behind))
 
 
-def begins_with(before: list[int], system: dict[str, Any], options: Mapping[str, Any], tokenizer: Tokenizer) -> bool:
+def begins_with(before: list[int], system: Message, options: PromptOptions, tokenizer: Tokenizer) -> bool:
     """Whether a conversation so far, as tokens, begins with a message of the system."""
     first, second = (chat_ids(tokenizer, [system, {"role": "user", "content": text}], options) for text in _ANY)
     n = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
     return before[:n] == first[:n]
 
 
-def continuation(
-    ids: list[int], messages: list[dict[str, Any]], options: Mapping[str, Any], tokenizer: Tokenizer
-) -> list[int]:
+def continuation(ids: list[int], messages: list[Message], options: PromptOptions, tokenizer: Tokenizer) -> list[int]:
     """Tokens of messages after an answer, with what ends it. ids: of `_BEFORE` with the messages behind it."""
     try:
         head = chat_ids(tokenizer, _BEFORE, {**options, "continue_final_message": True})
@@ -137,15 +145,13 @@ def continuation(
     return alone[alone[:1] == [tokenizer.bos_id] :]
 
 
-def checked_context(values: Mapping[str, Any], chosen: Chosen) -> list[int]:
+def checked_context(values: Values, chosen: Chosen) -> list[int]:
     """The tokens of the conversation so far. Raises ApiError for those that the model doesn't have."""
     n_vocab = chosen.model.ready.engine.tokenizer.n_vocab
     return engine_errors(lambda: check_tokens("context", values["context"], n_vocab), chosen)
 
 
-def following(
-    before: list[int], ids: list[int], values: Mapping[str, Any], reading: Reading, chosen: Chosen
-) -> list[int]:
+def following(before: list[int], ids: list[int], values: Values, reading: Reading, chosen: Chosen) -> list[int]:
     """Tokens of a conversation so far and what follows it. Without room for them, its oldest part is left out, so that
     a quarter of the context is there for the answer; unless `truncate` says otherwise."""
     engine = chosen.model.ready.engine

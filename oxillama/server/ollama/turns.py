@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from oxillama.chat.calls import call_id
 from oxillama.server.errors import bad_value
 from oxillama.server.fields_ollama import OPTIONS
-from oxillama.server.kinds import Placed
+from oxillama.server.kinds import Item, Message, Placed, Values
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
 from oxillama.server.turns import PART_SEPARATOR, Translated, text_of
 
-__all__ = ["as_chat", "as_completion", "begins_answer", "messages_of", "shortened", "turn_starts"]
+__all__ = ["begins_answer", "messages_of", "read_as_chat", "read_as_completion", "shortened", "turn_starts"]
 
 DRAFTS = 32  # draft tokens at a time, at most
 SYSTEM = ("system", "developer")
@@ -34,7 +33,7 @@ NAMES = {
 _ENGINE_NAMES = {field.to: field.name for field in OPTIONS.fields if field.to and field.to != field.name}
 
 
-def as_chat(values: Mapping[str, Any], messages: list[dict[str, Any]], chosen: Chosen, reading: Reading) -> Translated:
+def read_as_chat(values: Values, messages: list[Message], chosen: Chosen, reading: Reading) -> Translated:
     """The fields of chat completions that say the same of these messages."""
     chat, names = shared(values, chosen, reading)
     chat["messages"] = messages
@@ -53,7 +52,7 @@ def as_chat(values: Mapping[str, Any], messages: list[dict[str, Any]], chosen: C
     return Translated(chat, names)
 
 
-def as_completion(values: Mapping[str, Any], prompt: str, chosen: Chosen, reading: Reading) -> Translated:
+def read_as_completion(values: Values, prompt: str, chosen: Chosen, reading: Reading) -> Translated:
     """The fields of completions that say the same of a prompt without a template."""
     given, names = shared(values, chosen, reading)
     given["prompt"] = prompt
@@ -67,7 +66,7 @@ def as_completion(values: Mapping[str, Any], prompt: str, chosen: Chosen, readin
     return Translated(given, names)
 
 
-def shared(values: Mapping[str, Any], chosen: Chosen, reading: Reading) -> tuple[dict[str, Any], dict[str, str]]:
+def shared(values: Values, chosen: Chosen, reading: Reading) -> tuple[dict[str, Any], dict[str, str]]:
     """What both of them say alike, and the fields that the request has for theirs."""
     options = values.get("options", {})
     found = {name: value for name, value in options.items() if name not in _OWN}
@@ -109,13 +108,13 @@ def thinking_of(wanted: bool | str) -> dict[str, Any]:
     return {"thinking": {"type": "enabled" if wanted else "disabled"}}
 
 
-def messages_of(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def messages_of(given: list[Message]) -> list[Message]:
     """Messages of chat completions. Results of tools, which have the tool's name, get the id of their call."""
-    found: list[dict[str, Any]] = []
+    found: list[Message] = []
     open_calls: list[tuple[str, str]] = []  # (id, name) of those without a result
     n_calls = 0
     for message in given:
-        made: dict[str, Any] = {"role": message["role"], "content": message.get("content", "")}
+        made: Message = {"role": message["role"], "content": message.get("content", "")}
         if message.get("thinking") and message["role"] == "assistant":
             made["reasoning_content"] = message["thinking"]
         if message["role"] == "tool":
@@ -133,13 +132,13 @@ def messages_of(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _call(call: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _call(call: Item, number: int) -> Item:
     own = call["function"]
     function = {"name": own["name"], "arguments": own.get("arguments", {})}
     return {"id": call.get("id") or call_id(number), "type": "function", "function": function}
 
 
-def _result(message: Mapping[str, Any], open_calls: list[tuple[str, str]]) -> dict[str, str]:
+def _result(message: Item, open_calls: list[tuple[str, str]]) -> dict[str, str]:
     """Id and name of the call whose result a message is: by its id, by its tool's name, or the first that has none."""
     name = message.get("tool_name") or message.get("name") or ""
     given = message.get("tool_call_id")
@@ -153,14 +152,14 @@ def _result(message: Mapping[str, Any], open_calls: list[tuple[str, str]]) -> di
     return found | ({"name": name} if name else {})
 
 
-def begins_answer(messages: list[dict[str, Any]]) -> bool:
+def begins_answer(messages: list[Message]) -> bool:
     """Whether the assistant has begun the last message, which the answer goes on from."""
     last = messages[-1]
     said = last["content"] or "reasoning_content" in last
     return last["role"] == "assistant" and not last.get("tool_calls") and bool(said)
 
 
-def turn_starts(messages: list[dict[str, Any]]) -> list[int]:
+def turn_starts(messages: list[Message]) -> list[int]:
     """Where a conversation can begin that has no room for its first turns: at later messages of the user, and at later
     ones of the assistant behind the last of these."""
     users = [i for i, message in enumerate(messages) if message["role"] == "user"]
@@ -169,7 +168,7 @@ def turn_starts(messages: list[dict[str, Any]]) -> list[int]:
     return users[1:] + answers[1:]
 
 
-def shortened(messages: list[dict[str, Any]], start: int) -> Placed:
+def shortened(messages: list[Message], start: int) -> Placed:
     """The messages from `start` on, with those of the system before it, and the last one of the user; each knows its
     place."""
     asked = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=start)
@@ -177,7 +176,7 @@ def shortened(messages: list[dict[str, Any]], start: int) -> Placed:
     return Placed((f"messages[{i}]", messages[i]) for i in kept)
 
 
-def check_raw(values: Mapping[str, Any]) -> None:
+def read_raw(values: Values) -> None:
     """Raises ApiError, in Ollama's words, for what a raw prompt has no place for."""
     if values.get("template") or values.get("system") or values.get("context"):
         raise bad_value("raw", "raw mode does not support template, system, or context")

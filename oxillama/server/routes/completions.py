@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from oxillama.core.results import Chunk, TokenLogprob
+from oxillama.sampling import SamplerChain
 from oxillama.server.answers import Choice, number, prompt_logprobs_of, tops_of, usage_of
-from oxillama.server.asks import MAX_CHOICES, Ask, Run, engine_options, limited
+from oxillama.server.engine_options import limited, read_engine
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields import COMPLETIONS
 from oxillama.server.generating import answered, choices_of
+from oxillama.server.generation import GenerationRun, GenerationSpec, Keywords, Texts, spec_of
+from oxillama.server.json_pieces import Body
+from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
-from oxillama.server.routes.chat import check_stream, stream_options, timings_of
+from oxillama.server.routes.chat import check_stream, read_stream_options, timings_of
 from oxillama.server.sse import DONE, SSE, Event
 
-__all__ = ["completions"]
+__all__ = ["completions", "read_spec"]
 
 DEFAULT_TOKENS = 16
+MAX_CHOICES = 128  # of one request, over all its prompts
 
 
 async def completions(exchange: Exchange) -> None:
     """POST /v1/completions"""
-    await answered(exchange, COMPLETIONS, read_ask, CompletionDialect)
+    await answered(exchange, COMPLETIONS, read_completion, CompletionDialect)
 
 
-def prompts_of(given: Any) -> list[Any]:
+def read_prompts(given: Any) -> list[Any]:
     """The prompts of a request: one of text or ids, or a list of these. Raises ApiError for a mixture."""
     if isinstance(given, str):
         return [given]
@@ -37,42 +43,59 @@ def prompts_of(given: Any) -> list[Any]:
     return [given] if kinds == {int} else list(given)
 
 
-def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+def read_completion(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
     """What a request asks for. Raises ApiError."""
-    config = exchange.service.config
+    return read_spec(values, exchange, chosen)
+
+
+def read_spec(
+    values: Values,
+    exchange: Exchange,
+    chosen: Chosen,
+    names: Mapping[str, str] | None = None,
+    chain: SamplerChain | None = None,
+) -> GenerationSpec:
+    """What fields of completions ask for. names, chain: of the specification. Raises ApiError."""
     if chosen.model.ready.engine.context.core.encoder:
         text = f"the model {chosen.name} predicts no next token: it is for embeddings alone"
         raise bad_value("model", text, "unsupported_parameter")
-    options, constraint = engine_options(values, exchange, chosen)
-    for name in ("logprobs", "prompt_logprobs"):
-        if name in values:
-            options[name] = limited(name, values[name], config.max_logprobs, "--max-logprobs")
+    shared, constraint = read_engine(values, exchange, chosen)
+    own = _read_scores(values, exchange)
+    check_stream(values)
+    prompts = read_prompts(values["prompt"])
+    n = read_n_choices(values, len(prompts), exchange)
+    if "best_of" in values:
+        own = {"logprobs": 0, **own}
+    suffix, echo = values.get("suffix"), values.get("echo", False)
+    if suffix is not None and (echo or not all(isinstance(p, str) for p in prompts)):
+        raise bad_value("suffix", "suffix is for one text without echo")
+    parse, add = values.get("parse_special", True), values.get("add_special_tokens", True)
+    texts = Texts(tuple(prompts), suffix, echo, parse_special=parse, add_special=add)
+    return spec_of(
+        chosen, texts, {**shared, **own}, constraint, n=n, chain=chain, whole=not values.get("stream"), names=names
+    )
+
+
+def _read_scores(values: Values, exchange: Exchange) -> Keywords:
+    """Keywords of log-probabilities and of the number of tokens, which go together. Raises ApiError."""
+    most_logprobs = exchange.service.config.max_logprobs
+    found: Keywords = {
+        name: limited(name, values[name], most_logprobs, "--max-logprobs")
+        for name in ("logprobs", "prompt_logprobs")
+        if name in values
+    }
     echo = values.get("echo", False)
     if echo and "logprobs" in values:
-        options["prompt_logprobs"] = max(values["logprobs"], values.get("prompt_logprobs", 0))
+        found["prompt_logprobs"] = max(values["logprobs"], values.get("prompt_logprobs", 0))
     given = values.get("max_tokens", DEFAULT_TOKENS)
     most = None if given < 0 else min(given, 1 << 24)
     if most == 0 and not echo and "prompt_logprobs" not in values:
         raise bad_value("max_tokens", "max_tokens 0 is for echo or prompt_logprobs: without them there is no answer")
-    options["max_tokens"] = most
-    if most == 0:
-        options.setdefault("prompt_logprobs", 0)  # which is all that there is to compute
-    check_stream(values)
-    prompts = prompts_of(values["prompt"])
-    n = choices_wanted(values, len(prompts), exchange)
-    if "best_of" in values:
-        options.setdefault("logprobs", 0)
-    suffix = values.get("suffix")
-    if suffix is not None and (echo or not all(isinstance(p, str) for p in prompts)):
-        raise bad_value("suffix", "suffix is for one text without echo")
-    return Ask(
-        chosen, options, prompts=prompts, suffix=suffix, n=n, whole=not values.get("stream"), echo=echo,
-        parse_special=values.get("parse_special", True), add_special=values.get("add_special_tokens", True),
-        constraint=constraint,
-    )  # fmt: skip
+    found["max_tokens"] = most
+    return {"prompt_logprobs": 0, **found} if most == 0 else found  # which is all that there is to compute
 
 
-def choices_wanted(values: Mapping[str, Any], n_prompts: int, exchange: Exchange) -> int:
+def read_n_choices(values: Values, n_prompts: int, exchange: Exchange) -> int:
     """Choices to compute for each prompt. Raises ApiError."""
     most = exchange.service.config.max_n
     n = limited("n", values.get("n", 1), most, "--max-n")
@@ -89,11 +112,11 @@ def choices_wanted(values: Mapping[str, Any], n_prompts: int, exchange: Exchange
 class LogprobsReader:
     """Log-probabilities of one choice in the form of completions, with the place of each token in the text."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: GenerationRun) -> None:
         self._stream = run.tokenizer.stream(skip_special=True)
         self._at = 0
 
-    def read(self, ids: list[int], found: list[TokenLogprob | None], texts: list[str]) -> dict[str, Any]:
+    def read(self, ids: list[int], found: list[TokenLogprob | None], texts: list[str]) -> Body:
         """Entries of these tokens, which follow those before."""
         offsets = []
         for token in ids:
@@ -107,26 +130,51 @@ class LogprobsReader:
         }
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of an answer. n: choices of each prompt, the likeliest ones."""
+
+    n: int
+    usage: bool
+    usage_so_far: bool
+    token_ids: bool
+    timings: bool
+    logprobs: bool
+    prompt_logprobs: bool
+
+
+def read_shown(values: Values) -> Shown:
+    """What a request wants to be shown. Raises ApiError for options of a stream without one."""
+    streaming = read_stream_options(values)
+    return Shown(
+        n=values.get("n", 1),
+        usage=bool(streaming.get("include_usage")),
+        usage_so_far=bool(streaming.get("continuous_usage_stats")),
+        token_ids=values.get("return_token_ids", False),
+        timings=values.get("return_timings", False),
+        logprobs="logprobs" in values,
+        prompt_logprobs="prompt_logprobs" in values,
+    )
+
+
 class CompletionDialect:
     """Completions, and their chunks."""
 
     stream_format = SSE
     tail = DONE
 
-    def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
-        self.run, self.values = run, values
+    def __init__(self, run: GenerationRun, values: Values) -> None:
+        self.run, self._shows = run, read_shown(values)
         self.choices = choices_of(run)
-        self.streaming = stream_options(values)
         self.each = len(run.requests) // len(run.prompts)
-        self.shows_ids = values.get("return_token_ids", False)
         self._readers = [LogprobsReader(run) for _ in self.choices]
         self._echoed: set[int] = set()
         self.head = {
             "id": new_id("cmpl-"),
             "object": "text_completion",
             "created": int(time.time()),
-            "model": run.ask.chosen.name,
-            "system_fingerprint": run.ask.chosen.model.fingerprint,
+            "model": run.spec.chosen.name,
+            "system_fingerprint": run.spec.chosen.model.fingerprint,
         }
 
     def add(self, index: int, chunk: Chunk) -> None:
@@ -145,36 +193,34 @@ class CompletionDialect:
         self._echoed.add(index)
         if not (chunk.text or chunk.finish_reason or chunk.token_ids):
             return []
-        said: dict[str, Any] = {"index": index, "text": chunk.text, "logprobs": logprobs}
+        said: Body = {"index": index, "text": chunk.text, "logprobs": logprobs}
         said |= {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
-        if self.shows_ids:
+        if self._shows.token_ids:
             said["token_ids"] = chunk.token_ids
-        event: dict[str, Any] = {**self.head, "choices": [said]}
-        if self.streaming.get("continuous_usage_stats"):
+        event: Body = {**self.head, "choices": [said]}
+        if self._shows.usage_so_far:
             event["usage"] = self._usage()
         return [(None, event)]
 
     def end(self) -> list[Event]:
-        said = timings_of(self.run, self.values)
-        if self.streaming.get("include_usage"):
+        said = timings_of(self.run, self._shows.timings)
+        if self._shows.usage:
             said["usage"] = self._usage()
         return [(None, {**self.head, "choices": [], **said})] if said else []
 
     def failed(self, error: ApiError) -> list[Event]:
         return [(None, error.openai())]
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage(self) -> Body:
         return usage_of(self.run, self.choices)
 
-    def _logprobs(
-        self, choice: Choice, ids: list[int], found: list[TokenLogprob], ended: bool
-    ) -> dict[str, Any] | None:
+    def _logprobs(self, choice: Choice, ids: list[int], found: list[TokenLogprob], ended: bool) -> Body | None:
         """Entries of a chunk's tokens; with echo, first those of the prompt, and last that of the end's token."""
-        if "logprobs" not in self.values:
+        if not self._shows.logprobs:
             return None
         ids, entries = list(ids), list[TokenLogprob | None](found)
         texts = [one.text for one in entries if one is not None]
-        if self.run.ask.echo:
+        if self.run.spec.echo:
             if choice.index not in self._echoed:
                 prompt = self.run.prompts[choice.index // self.each]
                 before = choice.prompt_logprobs or [None] * len(prompt)
@@ -187,8 +233,8 @@ class CompletionDialect:
 
     # ---- a whole answer
 
-    def whole(self) -> dict[str, Any]:
-        n = self.values.get("n", 1)
+    def whole(self) -> Body:
+        n = self._shows.n
         shown: list[Choice] = []
         for first in range(0, len(self.choices), self.each):
             group = self.choices[first : first + self.each]
@@ -198,19 +244,19 @@ class CompletionDialect:
             "choices": [self._whole(choice, i) for i, choice in enumerate(shown)],
             "usage": self._usage(),
         }
-        return answer | timings_of(self.run, self.values)
+        return answer | timings_of(self.run, self._shows.timings)
 
-    def _whole(self, choice: Choice, index: int) -> dict[str, Any]:
-        said: dict[str, Any] = {
+    def _whole(self, choice: Choice, index: int) -> Body:
+        said: Body = {
             "index": index,
             "text": choice.text,
             "logprobs": self._logprobs(choice, choice.token_ids, choice.logprobs, True),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
-        if "prompt_logprobs" in self.values and choice.prompt_logprobs is not None:
+        if self._shows.prompt_logprobs and choice.prompt_logprobs is not None:
             said["prompt_logprobs"] = prompt_logprobs_of(choice.prompt_logprobs)
-        if self.shows_ids:
+        if self._shows.token_ids:
             said["token_ids"] = choice.token_ids
             said["prompt_token_ids"] = self.run.prompts[choice.index // self.each]
         return said

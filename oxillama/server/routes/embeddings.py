@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,8 @@ from oxillama.core.embedding import EmbeddingBatch, ranked, read_pairs
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped, new_id
 from oxillama.server.fields_numbers import CLASSIFY, EMBEDDINGS, RERANK, SCORE
-from oxillama.server.json_pieces import written
+from oxillama.server.json_pieces import Body, written
+from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import check_count, check_size, computed, engine_errors
 
@@ -26,7 +26,7 @@ async def embeddings(exchange: Exchange) -> None:
     """POST /v1/embeddings"""
     values = await exchange.fields(EMBEDDINGS)
     chosen = await exchange.service.models.use(values.get("model"))
-    options: dict[str, Any] = {name: values[name] for name in ("dimensions", "normalize") if name in values}
+    options: Body = {name: values[name] for name in ("dimensions", "normalize") if name in values}
     if chosen.adapter is not None:
         options["lora"] = [chosen.adapter]
     listed = texts_of(values["input"])
@@ -64,7 +64,7 @@ def as_base64(vector: NDArray[np.float32]) -> bytes:
     return b'"%b"' % base64.b64encode(vector.astype("<f4", copy=False).data)
 
 
-def adapters_of(chosen: Chosen) -> dict[str, Any]:
+def adapters_of(chosen: Chosen) -> Body:
     return {} if chosen.adapter is None else {"lora": [chosen.adapter]}
 
 
@@ -83,7 +83,7 @@ async def rerank(exchange: Exchange) -> None:
 
     def shape(rows: list[Any], n_tokens: int) -> bytes:
         best = ranked(rows, values.get("top_n"))
-        results: list[dict[str, Any]] = [{"index": one.index, "relevance_score": one.score} for one in best]
+        results: list[Body] = [{"index": one.index, "relevance_score": one.score} for one in best]
         if values.get("return_documents"):
             for result in results:
                 result["document"] = {"text": documents[result["index"]]}
@@ -159,14 +159,14 @@ def probabilities(scores: NDArray[np.float32], are_logits: bool) -> NDArray[np.f
     return np.asarray(powers / powers.sum())
 
 
-def labelled(index: int, found: NDArray[np.float64], labels: tuple[str, ...]) -> dict[str, Any]:
+def labelled(index: int, found: NDArray[np.float64], labels: tuple[str, ...]) -> Body:
     """One entry of an answer; labels without names are called LABEL_0 and so on, as Transformers does."""
     best = int(found.argmax())
     name = labels[best] if labels else f"LABEL_{best}"
     return {"index": index, "label": name, "probs": found.tolist(), "num_classes": len(found)}
 
 
-def pairs_of(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+def pairs_of(values: Values) -> list[tuple[str, str]]:
     """Each text of one side with that of the other; one alone goes with all. Raises ApiError for unequal numbers."""
     first, second = ([given] if isinstance(given, str) else given for given in (values["text_1"], values["text_2"]))
     if len(first) != len(second) and len(first) != 1:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from oxillama.core.chat import chat_text
@@ -12,18 +13,22 @@ from oxillama.core.results import Chunk
 from oxillama.errors import UnsupportedModelError
 from oxillama.sampling.file_defaults import idle_settings
 from oxillama.server.answers import usage_of
-from oxillama.server.asks import Ask, Run, engine_options
+from oxillama.server.engine_options import read_engine
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields_infill import APPLY_TEMPLATE, INFILL, samplers_of
 from oxillama.server.generating import answered, choices_of
+from oxillama.server.generation import GenerationRun, GenerationSpec, Texts, spec_of
+from oxillama.server.json_pieces import Body
+from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
-from oxillama.server.prompting import template_options
+from oxillama.server.prompting import read_prompt_of
 from oxillama.server.sse import SSE, Event
+from oxillama.server.turns import renamed
 from oxillama.tokenizer import Tokenizer
 
-__all__ = ["LineWatch", "apply_template", "infill", "infill_prompt"]
+__all__ = ["Gap", "LineWatch", "apply_template", "infill", "infill_prompt"]
 
 # What the places around a gap are called where the model has tokens for repositories and files, as llama-server does.
 REPOSITORY, FILE = "myproject\n", "filename\n"
@@ -34,59 +39,79 @@ CHARACTERS = 16  # of a text for each token that there is room for: what is fart
 
 async def infill(exchange: Exchange) -> None:
     """POST /infill"""
-    await answered(exchange, INFILL, read_ask, InfillDialect)
+    await answered(exchange, INFILL, read_infill, InfillDialect)
 
 
-def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+def read_infill(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
     """What a request asks for. Raises ApiError."""
     names = {"max_tokens": "n_predict"}
     exchange.reading.names = names
     engine = chosen.model.ready.engine
-    options, constraint = engine_options(values, exchange, chosen)
-    if "samplers" in values:
-        options |= idle_settings(samplers_of(values["samplers"], exchange.reading))
+    options, constraint = read_engine(values, exchange, chosen)
+    idle = idle_settings(samplers_of(values["samplers"], exchange.reading)) if "samplers" in values else {}
     n_predict = values.get("n_predict", -1)
-    options["max_tokens"] = None if n_predict < 0 else min(max(n_predict, 1), 1 << 24)
+    most = None if n_predict < 0 else min(max(n_predict, 1), 1 << 24)
     try:
-        ids, cut = infill_prompt(engine.tokenizer, values, engine.context.factory.room)
+        ids, cut = infill_prompt(engine.tokenizer, read_gap(values), engine.context.factory.room)
     except UnsupportedModelError as error:
         raise bad_value("model", str(error), "unsupported_parameter") from None
     for name in cut:
         exchange.reading.say(name)
     watch = LineWatch(values.get("n_indent", 0), values.get("t_max_predict_ms", 0))
-    if watch.watches:
-        token_bytes = engine.tokenizer.token_bytes
-        options["stopping_criteria"] = lambda ids, logits: watch.ends(token_bytes(ids[-1]).decode("latin-1"))
-    return Ask(
-        chosen, options, prompts=[ids], whole=not values.get("stream"), constraint=constraint, names=names,
-        is_cut=bool(cut),
-    )  # fmt: skip
+    token_bytes = engine.tokenizer.token_bytes
+
+    def ends(ids: list[int], logits: object) -> bool:
+        return watch.ends(token_bytes(ids[-1]).decode("latin-1"))
+
+    given = {**options, **idle, "max_tokens": most, "stopping_criteria": ends if watch.watches else None}
+    source, whole = Texts((ids,)), not values.get("stream")
+    return renamed(
+        lambda: spec_of(chosen, source, given, constraint, whole=whole, names=names, is_cut=bool(cut)), names
+    )
 
 
-def infill_prompt(tokenizer: Tokenizer, values: Mapping[str, Any], context_size: int) -> tuple[list[int], list[str]]:
+@dataclass(frozen=True)
+class Gap:
+    """The texts around a gap, and what is known beside them. files: (text, name), those nearest to the gap last.
+    n_predict: tokens that are wanted in it; below 0: as many as there is room for."""
+
+    prefix: str
+    suffix: str
+    files: tuple[tuple[str, str], ...] = ()
+    n_predict: int = -1
+
+
+def read_gap(values: Values) -> Gap:
+    """The gap of a request."""
+    files = tuple((one["text"], one.get("filename", "tmp")) for one in values.get("input_extra", ()))
+    prefix = values["input_prefix"] + values.get("prompt", "")
+    return Gap(prefix, values["input_suffix"], files, values.get("n_predict", -1))
+
+
+def infill_prompt(tokenizer: Tokenizer, gap: Gap, context_size: int) -> tuple[list[int], list[str]]:
     """Token ids of the prompt for the text in a gap, and the fields of which a part has no room.
 
     Files come first, each behind its name, then the text before the gap, the text after it, and the mark of the text in
     it. What has no room is cut off at the ends that are far from the gap, files first. Raises UnsupportedModelError.
     """
     before_mark, after_mark, middle = fim_marks(tokenizer)
-    n_predict, begin = values.get("n_predict", -1), opening(tokenizer)
-    wanted = context_size if n_predict < 0 else max(n_predict, 1)
+    begin = opening(tokenizer)
+    wanted = context_size if gap.n_predict < 0 else max(gap.n_predict, 1)
     room = max(context_size - min(wanted, context_size // SHARE) - len(begin) - 3, 0)
     most = CHARACTERS * room
-    prefix, suffix = values["input_prefix"] + values.get("prompt", ""), values["input_suffix"]
+    prefix, suffix = gap.prefix, gap.suffix
     before = tokenizer.encode(prefix[max(0, len(prefix) - most) :], add_special=False)
     after = tokenizer.encode(suffix[:most], add_special=False, continuation=True)
     n_after = min(len(after), max(room // SHARE, room - len(before)))
     n_before = min(len(before), room - n_after)
     n_extra = room - n_after - n_before
-    extra = _files(tokenizer, values.get("input_extra", ()), CHARACTERS * n_extra)
+    extra = _files(tokenizer, gap.files, CHARACTERS * n_extra)
     cut = [
         name
         for name, is_cut in (
             ("input_prefix", n_before < len(before) or len(prefix) > most),
             ("input_suffix", n_after < len(after) or len(suffix) > most),
-            ("input_extra", n_extra < len(extra) and bool(values.get("input_extra"))),
+            ("input_extra", n_extra < len(extra) and bool(gap.files)),
         )
         if is_cut
     ]
@@ -94,16 +119,16 @@ def infill_prompt(tokenizer: Tokenizer, values: Mapping[str, Any], context_size:
     return [*ids, before_mark, *before[len(before) - n_before :], after_mark, *after[:n_after], middle], cut
 
 
-def _files(tokenizer: Tokenizer, files: Sequence[Mapping[str, Any]], most: int) -> list[int]:
+def _files(tokenizer: Tokenizer, files: Sequence[tuple[str, str]], most: int) -> list[int]:
     """Token ids of what comes before the gap's own file, of which the last `most` characters count."""
 
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special=False, continuation=True)
 
     parts: list[list[int]] = []
-    for one in reversed(files):
-        text = one["text"][max(0, len(one["text"]) - most) :]
-        filename = SNIPPET if tokenizer.fim_sep_id is None else one.get("filename", "tmp") + "\n"
+    for whole, named in reversed(files):
+        text = whole[max(0, len(whole) - most) :]
+        filename = SNIPPET if tokenizer.fim_sep_id is None else named + "\n"
         name = encode(SNIPPET) if tokenizer.fim_sep_id is None else _named(tokenizer, filename)
         parts.append(name + encode(text))
         most -= len(text) + len(filename)
@@ -162,17 +187,33 @@ class LineWatch:
         return piece
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What an answer is to have. nothing: the prompt is read for later ones, and the one token that it takes is none of
+    the answer. paths: of the fields that are wanted; None: all."""
+
+    indent: int
+    nothing: bool
+    tokens: bool
+    paths: list[str] | None
+
+
+def read_wanted(values: Values) -> Wanted:
+    """What a request wants its answer to have."""
+    nothing, tokens = values.get("n_predict") == 0, values.get("return_tokens", False)
+    return Wanted(values.get("n_indent", 0), nothing, tokens, values.get("response_fields"))
+
+
 class InfillDialect:
     """llama-server's own form of an answer, and its events."""
 
     stream_format = SSE
     tail = b""
 
-    def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
-        self.run, self.values = run, values
+    def __init__(self, run: GenerationRun, values: Values) -> None:
+        self.run, self._wants = run, read_wanted(values)
         self.choices = choices_of(run)
-        self._lines = LineWatch(values.get("n_indent", 0), 0)
-        self._is_read_only = values.get("n_predict") == 0  # the one token that it takes is none of the answer
+        self._lines = LineWatch(self._wants.indent, 0)
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
@@ -186,9 +227,9 @@ class InfillDialect:
     def step(self, index: int, chunk: Chunk) -> list[Event]:
         self.choices[index].add(chunk)
         text = self._lines.kept(chunk.text)
-        if self._is_read_only or not (text or (chunk.token_ids and self.values.get("return_tokens"))):
+        if self._wants.nothing or not (text or (chunk.token_ids and self._wants.tokens)):
             return []
-        said: dict[str, Any] = {"index": 0, "content": text, "stop": False}
+        said: Body = {"index": 0, "content": text, "stop": False}
         return [(None, said | self._tokens(chunk.token_ids) | self._counts())]
 
     def end(self) -> list[Event]:
@@ -199,37 +240,37 @@ class InfillDialect:
 
     # ---- a whole answer
 
-    def whole(self) -> dict[str, Any]:
-        text = "" if self._is_read_only else self._lines.kept(self.choices[0].text)
+    def whole(self) -> Body:
+        text = "" if self._wants.nothing else self._lines.kept(self.choices[0].text)
         return self._shown({"content": text, **self._tokens(self.choices[0].token_ids), **self._final()})
 
-    def _tokens(self, ids: list[int]) -> dict[str, Any]:
-        return {"tokens": ids} if self.values.get("return_tokens") else {}
+    def _tokens(self, ids: list[int]) -> Body:
+        return {"tokens": ids} if self._wants.tokens else {}
 
-    def _counts(self) -> dict[str, Any]:
-        n = 0 if self._is_read_only else len(self.choices[0].token_ids)
+    def _counts(self) -> Body:
+        n = 0 if self._wants.nothing else len(self.choices[0].token_ids)
         return {"tokens_predicted": n, "tokens_evaluated": len(self.run.prompts[0])}
 
-    def _final(self) -> dict[str, Any]:
+    def _final(self) -> Body:
         """What the last event and a whole answer have beside the text."""
         choice, counts = self.choices[0], self._counts()
         kind = "word" if isinstance(choice.stop_reason, str) else "eos" if choice.reason == "stop" else "limit"
         if self._lines.why or (kind == "eos" and not self._ended_by_model()):
             kind = "limit"
         n_prompt, n_text = counts["tokens_evaluated"], counts["tokens_predicted"]
-        options = self.run.ask.options
-        engine = self.run.ask.chosen.model.ready.engine
+        engine = self.run.spec.chosen.model.ready.engine
+        sizes = {"n_ctx": engine.context.factory.room, "n_predict": self.run.spec.text.max_tokens or -1}
         return {
             "index": 0,
-            "model": self.run.ask.chosen.name,
+            "model": self.run.spec.chosen.name,
             **counts,
             "tokens_cached": n_prompt + n_text,
             "stop": True,
             "stop_type": kind,
             "stopping_word": choice.stop_reason if kind == "word" else "",
             "has_new_line": "\n" in choice.text,
-            "truncated": self.run.ask.is_cut,
-            "generation_settings": {"n_ctx": engine.context.factory.room, "n_predict": options["max_tokens"] or -1},
+            "truncated": self.run.spec.is_cut,
+            "generation_settings": sizes,
             "timings": self._timings(n_prompt, n_text),
         }
 
@@ -237,10 +278,10 @@ class InfillDialect:
         """Whether the text ended by a token of the model's own, and not by the watch over its lines."""
         return self.run.requests[0].stop_reason is not None
 
-    def _timings(self, n_prompt: int, n_text: int) -> dict[str, Any]:
+    def _timings(self, n_prompt: int, n_text: int) -> Body:
         cached = usage_of(self.run, self.choices)["prompt_tokens_details"]["cached_tokens"]
         times = self.run.requests[0].clock.timings
-        found: dict[str, Any] = {"cache_n": cached}
+        found: Body = {"cache_n": cached}
         counts = (("prompt", n_prompt - cached, times.prefill_seconds), ("predicted", n_text, times.decode_seconds))
         for name, n, seconds in counts:
             found[f"{name}_n"], found[f"{name}_ms"] = n, 1000 * seconds
@@ -248,12 +289,12 @@ class InfillDialect:
             found[f"{name}_per_second"] = n / seconds if seconds else 0.0
         return found
 
-    def _shown(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def _shown(self, answer: Body) -> Body:
         """The fields that are wanted, by their paths."""
-        if "response_fields" not in self.values:
+        if self._wants.paths is None:
             return answer
-        found: dict[str, Any] = {}
-        for path in self.values["response_fields"]:
+        found: Body = {}
+        for path in self._wants.paths:
             value: Any = answer
             for part in path.split("/"):
                 value = value.get(part) if isinstance(value, dict) else None
@@ -269,8 +310,8 @@ async def apply_template(exchange: Exchange) -> None:
     tokenizer = chosen.model.ready.engine.tokenizer
 
     def make() -> str:
-        messages, options = template_options(values, exchange, chosen)
-        return chat_text(tokenizer, messages, options)
+        found = read_prompt_of(values, exchange, chosen)
+        return chat_text(tokenizer, found.messages, found.prompt)
 
     with chosen.in_use():
         text = await exchange.elsewhere(lambda: engine_errors(make, chosen))

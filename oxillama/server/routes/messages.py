@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from oxillama.chat.calls import read_argument_object
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, usage_of
-from oxillama.server.asks import Ask, Run
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
 from oxillama.server.generating import answered, choices_of
-from oxillama.server.kinds import Placed
+from oxillama.server.generation import GenerationRun, GenerationSpec
+from oxillama.server.json_pieces import Body
+from oxillama.server.kinds import Message, Placed, Tool, Values
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
 from oxillama.server.routes.chat import read_translated
@@ -42,30 +42,30 @@ async def messages(exchange: Exchange) -> None:
     await answered(exchange, MESSAGES, read_message, MessageDialect)
 
 
-def read_message(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+def read_message(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
     """What a request asks for. Raises ApiError."""
-    return read_translated(as_chat(values, exchange.reading), exchange, chosen)
+    return read_translated(read_as_chat(values, exchange.reading), exchange, chosen)
 
 
 async def count_message_tokens(exchange: Exchange) -> None:
     """POST /v1/messages/count_tokens"""
     values = await exchange.fields(COUNT_TOKENS)
     chosen = await exchange.service.models.use(values.get("model"))
-    count = await count_tokens(exchange, lambda: as_chat(values, exchange.reading), chosen)
+    count = await count_tokens(exchange, lambda: read_as_chat(values, exchange.reading), chosen)
     await exchange.json({"input_tokens": count})
 
 
-def _is_begun(messages: list[dict[str, Any]]) -> bool:
+def _is_begun(messages: list[Message]) -> bool:
     """Whether the assistant has begun the last message, which the answer goes on from."""
     last = messages[-1] if messages else {}
     said = last.get("content") or "reasoning_content" in last
     return last.get("role") == "assistant" and not last.get("tool_calls") and bool(said)
 
 
-def as_chat(values: Mapping[str, Any], reading: Reading) -> Translated:
+def read_as_chat(values: Values, reading: Reading) -> Translated:
     """The fields of chat completions that say the same."""
-    chat: dict[str, Any] = {name: values[name] for name in _SAME if name in values}
-    turns = turns_of(values, reading)
+    chat: Body = {name: values[name] for name in _SAME if name in values}
+    turns = read_turns(values, reading)
     chat["messages"] = turns.whole()
     if _is_begun(chat["messages"]):
         chat["continue_final_message"] = True
@@ -94,9 +94,9 @@ def as_chat(values: Mapping[str, Any], reading: Reading) -> Translated:
     return Translated(chat, {**turns.names, **tool_names(values.get("tools", []), "input_schema"), **names})
 
 
-def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
+def function_of(tool: Tool) -> Tool:
     """A tool as chat completions describe it."""
-    own = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
+    own: Tool = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
     return {**own, "parameters": tool["input_schema"]}
 
 
@@ -127,7 +127,7 @@ def _after_billing(text: str, place: str, reading: Reading) -> str | None:
     return text.partition("\n")[2]
 
 
-def turns_of(values: Mapping[str, Any], reading: Reading) -> Turns:
+def read_turns(values: Values, reading: Reading) -> Turns:
     """Messages of chat completions: results of tools come as messages of their own, before what the user says."""
     turns = Turns()
     if "system" in values:
@@ -160,13 +160,13 @@ class MessageDialect:
     stream_format = ServerSentEvents(b'event: ping\ndata: {"type": "ping"}\n\n')
     tail = b""
 
-    def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
-        self.run, self.values = run, values
-        self.choices: list[Choice] = choices_of(run, as_chat_calls(values))
+    def __init__(self, run: GenerationRun, values: Values) -> None:
+        self.run = run
+        self.choices: list[Choice] = choices_of(run, read_most_calls(values))
         self.id = new_id("msg_")
-        self.content: list[dict[str, Any]] = []
+        self.content: list[Body] = []
         self._is_open = False
-        self._shows_thinking = values.get("thinking", {}).get("display") != "omitted"
+        self._shows_thinking = read_shows_thinking(values)
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
@@ -202,7 +202,7 @@ class MessageDialect:
     def failed(self, error: ApiError) -> list[Event]:
         return [("error", error.anthropic(self.id))]
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Body:
         calls = iter(self.choices[0].calls)
         for block in self.content:
             if block["type"] == "tool_use":
@@ -218,15 +218,15 @@ class MessageDialect:
             return "tool_use"
         return "stop_sequence" if isinstance(choice.stop_reason, str) else "end_turn"
 
-    def _message(self, reason: str | None) -> dict[str, Any]:
+    def _message(self, reason: str | None) -> Body:
         stop = self.choices[0].stop_reason if reason == "stop_sequence" else None
         return {
-            "id": self.id, "type": "message", "role": "assistant", "model": self.run.ask.chosen.name,
+            "id": self.id, "type": "message", "role": "assistant", "model": self.run.spec.chosen.name,
             "content": [dict(block) for block in self.content], "stop_reason": reason, "stop_sequence": stop,
             "usage": message_usage(self.run, self.choices),
         }  # fmt: skip
 
-    def _to(self, kind: str | None, block: dict[str, Any]) -> list[Event]:
+    def _to(self, kind: str | None, block: Body) -> list[Event]:
         """What opens a block, unless one of this kind is open."""
         if self._is_open and self.content[-1]["type"] == kind:
             return []
@@ -249,12 +249,18 @@ def event(kind: str, **said: Any) -> Event:
     return kind, {"type": kind, **said}
 
 
-def as_chat_calls(values: Mapping[str, Any]) -> int | None:
+def read_most_calls(values: Values) -> int | None:
     """How many calls are wanted at most."""
     return 1 if values.get("tool_choice", {}).get("disable_parallel_tool_use") else None
 
 
-def as_object(arguments: str) -> dict[str, Any]:
+def read_shows_thinking(values: Values) -> bool:
+    """Whether thinking is shown, and not only counted."""
+    shown: bool = values.get("thinking", {}).get("display") != "omitted"
+    return shown
+
+
+def as_object(arguments: str) -> Body:
     """Arguments as an object; those that were cut off, or that no client can read, are none."""
     try:
         return read_argument_object(arguments)
@@ -262,7 +268,7 @@ def as_object(arguments: str) -> dict[str, Any]:
         return {}
 
 
-def message_usage(run: Run, choices: list[Choice]) -> dict[str, Any]:
+def message_usage(run: GenerationRun, choices: list[Choice]) -> Body:
     """Tokens, under the names that messages have for them."""
     used = usage_of(run, choices)
     cached = used["prompt_tokens_details"]["cached_tokens"]

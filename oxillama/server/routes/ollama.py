@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from oxillama.server.asks import Run
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields_ollama import CHAT, GENERATE
 from oxillama.server.generating import respond, running
+from oxillama.server.generation import GenerationRun
+from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen, ServedModel
-from oxillama.server.ollama.asks import prepared_chat
+from oxillama.server.ollama.conversations import prepared_chat
 from oxillama.server.ollama.names import served_name
 from oxillama.server.ollama.parts import OllamaDialect, Said, as_message, as_response, idle_answer
 from oxillama.server.ollama.prompts import prepared_generate
@@ -34,10 +34,10 @@ async def generate(exchange: Exchange) -> None:
 
 async def answered(
     exchange: Exchange,
-    values: dict[str, Any],
+    values: Values,
     said: Said,
     asks: bool,
-    prepared: Callable[[Mapping[str, Any], Exchange, Chosen], Run],
+    prepared: Callable[[Values, Exchange, Chosen], GenerationRun],
 ) -> None:
     """Answers a request, or loads or unloads its model where it `asks` for no text."""
     model = find_model(exchange, values)
@@ -61,19 +61,19 @@ async def answered(
     await residence.leave(model)
 
 
-def find_model(exchange: Exchange, values: Mapping[str, Any]) -> ServedModel:
+def find_model(exchange: Exchange, values: Values) -> ServedModel:
     """The model that a request names, loaded or not. Raises ApiError."""
     models = exchange.service.models
     return models.find(served_name(models, values.get("model", ""))).model
 
 
-async def chosen_model(exchange: Exchange, values: Mapping[str, Any]) -> Chosen:
+async def chosen_model(exchange: Exchange, values: Values) -> Chosen:
     """The model, or adapter, that a request names, when it is loaded. Raises ApiError."""
     models = exchange.service.models
     return await models.use(served_name(models, values.get("model", "")))
 
 
-def residing(exchange: Exchange, model: ServedModel, values: Mapping[str, Any]) -> float | None:
+def residing(exchange: Exchange, model: ServedModel, values: Values) -> float | None:
     """Seconds that a request keeps its model in memory for; None where it says nothing.
 
     What it says is left out where the model stays in any case, and where others use the server with keys of their own.

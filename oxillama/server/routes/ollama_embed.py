@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from oxillama._util.float_text import json_of
@@ -13,6 +13,8 @@ from oxillama.engine.engine import Engine
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped
 from oxillama.server.fields_ollama import EMBED, EMBEDDINGS
+from oxillama.server.json_pieces import Body
+from oxillama.server.kinds import Values
 from oxillama.server.numbers import check_count, computed
 from oxillama.server.ollama.names import nanoseconds
 from oxillama.server.routes.ollama import chosen_model, find_model, residing
@@ -50,7 +52,7 @@ async def embeddings(exchange: Exchange) -> None:
     await embedded(exchange, values, "prompt", texts, shape)
 
 
-async def embedded(exchange: Exchange, values: dict[str, Any], name: str, texts: list[str], shape: Any) -> None:
+async def embedded(exchange: Exchange, values: Values, name: str, texts: list[str], shape: Any) -> None:
     """Answers with what `shape` makes of the vectors of texts, as JSON, their tokens, and the seconds of loading.
 
     name: of a text in errors, with the place of its number.
@@ -64,7 +66,7 @@ async def embedded(exchange: Exchange, values: dict[str, Any], name: str, texts:
         exchange.service.residence.keep(model, stay)
     engine = chosen.model.ready.engine
     check_count(name.partition("[")[0], len(texts), chosen)
-    options: dict[str, Any] = {} if chosen.adapter is None else {"lora": [chosen.adapter]}
+    options: Body = {} if chosen.adapter is None else {"lora": [chosen.adapter]}
     if values.get("dimensions"):
         options["dimensions"] = checked_dimensions(values["dimensions"], engine)
     size = limit_of(values, engine, exchange)
@@ -96,7 +98,7 @@ def checked_dimensions(wanted: int, engine: Engine) -> int:
     return wanted
 
 
-def limit_of(values: Mapping[str, Any], engine: Engine, exchange: Exchange) -> int:
+def limit_of(values: Values, engine: Engine, exchange: Exchange) -> int:
     """Tokens of a text, at most: those of the context, or fewer where `num_ctx` says so."""
     size, wanted = engine.context_size, values.get("options", {}).get("num_ctx", 0)
     if wanted > size:

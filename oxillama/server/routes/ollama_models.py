@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from oxillama.errors import LoadError
 from oxillama.gguf import open as open_gguf
@@ -13,7 +12,7 @@ from oxillama.sampling import SamplerChain
 from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields_ollama import COPY, CREATE, REGISTRY, SHOW
-from oxillama.server.json_pieces import written
+from oxillama.server.json_pieces import Body, written
 from oxillama.server.kinds import Record
 from oxillama.server.model_facts import Facts
 from oxillama.server.models import ServedModel
@@ -44,7 +43,7 @@ async def tags(exchange: Exchange) -> None:
     await exchange.json({"models": found})
 
 
-def listed(exchange: Exchange) -> Iterator[dict[str, Any]]:
+def listed(exchange: Exchange) -> Iterator[Body]:
     """Every name of a model, and its adapters."""
     models = exchange.service.models
     for model in models.all.values():
@@ -58,7 +57,7 @@ def listed(exchange: Exchange) -> Iterator[dict[str, Any]]:
             yield adapted | {"modified_at": timestamp(facts.modified)}
 
 
-def entry(name: str, facts: Facts, digest: str, parent: str = "") -> dict[str, Any]:
+def entry(name: str, facts: Facts, digest: str, parent: str = "") -> Body:
     """What lists say of a model."""
     return {
         "name": tagged(name),
@@ -76,7 +75,7 @@ async def running(exchange: Exchange) -> None:
     await exchange.json({"models": found})
 
 
-def in_memory(exchange: Exchange) -> Iterator[dict[str, Any]]:
+def in_memory(exchange: Exchange) -> Iterator[Body]:
     """The models that are loaded, the ones first that stay longest."""
     service = exchange.service
     idle = service.config.idle_unload
@@ -111,11 +110,11 @@ async def show(exchange: Exchange) -> None:
     await exchange.answer(body, "application/json")
 
 
-def shown(model: ServedModel, template: str | None, verbose: bool, tool_format: str | None = None) -> dict[str, Any]:
+def shown(model: ServedModel, template: str | None, verbose: bool, tool_format: str | None = None) -> Body:
     """What is told of one model. template, tool_format: of the server, in place of the model's. Raises LoadError."""
     facts = facts_of(model, template, tool_format)
     if model.engine is not None:
-        metadata: dict[str, Any] = dict(model.engine.engine.metadata)
+        metadata: Body = dict(model.engine.engine.metadata)
         identity = model.engine.engine.context.snapshots.identity
         path = None if identity is None else identity.path
         parameters = parameters_of(model.ollama_chain, model.engine.engine.context.factory.room)
@@ -127,7 +126,7 @@ def shown(model: ServedModel, template: str | None, verbose: bool, tool_format: 
         parameters = []
     source = template or metadata.get(TEMPLATE) or ""
     lines = [f"{name:<30} {value}" for name, value in parameters]
-    found: dict[str, Any] = {
+    found: Body = {
         "license": str(metadata.get("general.license", "")),
         "modelfile": modelfile(model, path, source, parameters),
         "parameters": "\n".join(lines),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, Delta, logprob_of, usage_of
-from oxillama.server.asks import Ask, Run
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.fields_responses import ENCRYPTED, INPUT_TOKENS, LOGPROBS, RESPONSES
 from oxillama.server.generating import answered, choices_of
+from oxillama.server.generation import GenerationRun, GenerationSpec
+from oxillama.server.json_pieces import Body
+from oxillama.server.kinds import Item, Tool, Values
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import prompt_of
@@ -23,9 +26,9 @@ from oxillama.server.sse import Event, ServerSentEvents
 from oxillama.server.turns import (
     Offered,
     Translated,
-    chat_tools,
     choice_names,
     of_items,
+    read_chat_tools,
     renamed,
     sealed,
     tool_names,
@@ -58,16 +61,16 @@ async def responses(exchange: Exchange) -> None:
     await answered(exchange, RESPONSES, read_response, ResponseDialect)
 
 
-def read_response(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
+def read_response(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
     """What a request asks for. Raises ApiError."""
-    return read_translated(as_chat(values, exchange.reading), exchange, chosen)
+    return read_translated(read_as_chat(values, exchange.reading), exchange, chosen)
 
 
 async def input_tokens(exchange: Exchange) -> None:
     """POST /v1/responses/input_tokens"""
     values = await exchange.fields(INPUT_TOKENS)
     chosen = await exchange.service.models.use(values.get("model"))
-    count = await count_tokens(exchange, lambda: as_chat(values, exchange.reading), chosen)
+    count = await count_tokens(exchange, lambda: read_as_chat(values, exchange.reading), chosen)
     await exchange.json({"object": "response.input_tokens", "input_tokens": count})
 
 
@@ -90,14 +93,14 @@ async def kept_response(exchange: Exchange) -> None:
     raise ApiError(404, "response_not_found", text, "id")
 
 
-def as_chat(values: Mapping[str, Any], reading: Reading) -> Translated:
+def read_as_chat(values: Values, reading: Reading) -> Translated:
     """The fields of chat completions that say the same."""
     chat = {name: value for name, value in values.items() if name not in _SAME}
     chat |= {name: values[name] for name in ("stream", "parallel_tool_calls") if name in values}
     offered = Offered(values.get("tools", []))
     turns = of_items(values["input"], values.get("instructions"), offered, reading)
     chat["messages"] = turns.whole()
-    chat |= chat_tools(values, offered)
+    chat |= read_chat_tools(values, offered)
     if "max_output_tokens" in values:
         chat["max_completion_tokens"] = values["max_output_tokens"]
     if "effort" in values.get("reasoning", {}):
@@ -117,20 +120,56 @@ def as_chat(values: Mapping[str, Any], reading: Reading) -> Translated:
     return Translated(chat, {**turns.names, **names, **NAMES})
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """The fields of a request that its response repeats. temperature, top_p: None of a request that names none."""
+
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: Mapping[str, str]
+    parallel_tool_calls: bool
+    reasoning: Item
+    temperature: float | None
+    top_p: float | None
+    text: Item
+    tool_choice: str | Item
+    tools: list[Tool]
+    top_logprobs: int
+    encrypted: bool
+
+
+def read_repeated(values: Values) -> Repeated:
+    """What a request wants of its response, as the response says it again."""
+    return Repeated(
+        instructions=values.get("instructions"),
+        max_output_tokens=values.get("max_output_tokens"),
+        metadata=values.get("metadata", {}),
+        parallel_tool_calls=values.get("parallel_tool_calls", True),
+        reasoning=values.get("reasoning") or {"effort": None, "summary": None},
+        temperature=values.get("temperature"),
+        top_p=values.get("top_p"),
+        text={"format": {"type": "text"}, **values.get("text", {})},
+        tool_choice=values.get("tool_choice", "auto"),
+        tools=values.get("tools", []),
+        top_logprobs=values.get("top_logprobs", 0),
+        encrypted=ENCRYPTED in values.get("include", ()),
+    )
+
+
 class ResponseDialect:
     """A response, and its events: items that follow one another, each opened, filled and closed."""
 
     tail = b""
 
-    def __init__(self, run: Run, values: Mapping[str, Any]) -> None:
-        self.run, self.values = run, values
+    def __init__(self, run: GenerationRun, values: Values) -> None:
+        self.run, self._asked = run, read_repeated(values)
         self.stream_format = ServerSentEvents(lambda: self._event("keepalive"))
-        most_calls = 1 if values.get("parallel_tool_calls") is False else None
-        self._offered = Offered(values.get("tools", []))
+        most_calls = None if self._asked.parallel_tool_calls else 1
+        self._offered = Offered(self._asked.tools)
         self.choices: list[Choice] = choices_of(run, most_calls, self._offered.custom)
         self._tokens = ContentTokens(run.tokenizer.token_bytes)
         self.id, self.created = new_id("resp_"), int(time.time())
-        self.output: list[dict[str, Any]] = []
+        self.output: list[Body] = []
         self._is_open = False
         self._n = 0
 
@@ -172,7 +211,7 @@ class ResponseDialect:
             events += self._close("incomplete")
         return events
 
-    def _logprobs(self, chunk: Chunk, delta: Delta) -> list[dict[str, Any]]:
+    def _logprobs(self, chunk: Chunk, delta: Delta) -> list[Body]:
         """Log-probabilities of the content's tokens, where they are asked for."""
         if chunk.logprobs is None:
             return []
@@ -191,7 +230,7 @@ class ResponseDialect:
         body = self._response("failed") | {"error": {"code": "server_error", "message": error.message}}
         return [self._event("response.failed", response=body)]
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Body:
         self._finish(self._status)
         return self._response(self._status)
 
@@ -206,13 +245,13 @@ class ResponseDialect:
 
     # ---- items
 
-    def _item(self, kind: str) -> tuple[dict[str, Any], list[Event]]:
+    def _item(self, kind: str) -> tuple[Body, list[Event]]:
         """The open item, if it is of this kind, or a new one after it."""
         if self._is_open and self.output[-1]["type"] == kind:
             return self.output[-1], []
         events = self._close("completed")
-        part: dict[str, Any]
-        item: dict[str, Any]
+        part: Body
+        item: Body
         if kind == "message":
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             item = {"type": kind, "id": new_id("msg_"), "role": "assistant", "status": "in_progress", "content": []}
@@ -224,7 +263,7 @@ class ResponseDialect:
         events.append(self._part_event("response.content_part.added", part=part))
         return item, events
 
-    def _open(self, item: dict[str, Any]) -> list[Event]:
+    def _open(self, item: Body) -> list[Event]:
         self.output.append(item)
         self._is_open = True
         return [self._event("response.output_item.added", output_index=len(self.output) - 1, item=item)]
@@ -242,7 +281,7 @@ class ResponseDialect:
             events.append(self._item_event(f"response.{event}.done", **named, **{said: item[said]}))
         else:
             (part,) = item["content"]
-            if item["type"] == "reasoning" and ENCRYPTED in self.values.get("include", ()):
+            if item["type"] == "reasoning" and self._asked.encrypted:
                 item["encrypted_content"] = sealed(part["text"])
             whole = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if item["type"] == "message" else {})
             name = "output_text" if item["type"] == "message" else "reasoning_text"
@@ -261,10 +300,10 @@ class ResponseDialect:
         number, self._n = self._n, self._n + 1
         return kind, {"type": kind, "sequence_number": number, **{name: copied(one) for name, one in said.items()}}
 
-    def _response(self, status: str) -> dict[str, Any]:
-        values, run = self.values, self.run
+    def _response(self, status: str) -> Body:
+        asked, run = self._asked, self.run
         ended = status in ("completed", "incomplete")
-        chain = run.ask.chosen.model.chain
+        chain = run.spec.chosen.model.chain
         assert chain is not None
         config = chain.config
         texts = [part["text"] for item in self.output if item["type"] == "message" for part in item["content"]]
@@ -272,16 +311,15 @@ class ResponseDialect:
         return {
             "id": self.id, "object": "response", "created_at": self.created,
             "completed_at": int(time.time()) if ended else None, "status": status, "error": None,
-            "incomplete_details": incomplete, "instructions": values.get("instructions"),
-            "max_output_tokens": values.get("max_output_tokens"), "metadata": values.get("metadata", {}),
-            "model": run.ask.chosen.name, "output": copied(self.output), "output_text": "".join(texts),
-            "parallel_tool_calls": values.get("parallel_tool_calls", True), "previous_response_id": None,
-            "reasoning": values.get("reasoning") or {"effort": None, "summary": None}, "store": False,
-            "temperature": values.get("temperature", config.temperature), "top_p": values.get("top_p", config.top_p),
-            "text": {"format": {"type": "text"}, **values.get("text", {})}, "background": False,
-            "tool_choice": values.get("tool_choice", "auto"), "tools": values.get("tools", []),
-            "top_logprobs": values.get("top_logprobs", 0), "truncation": "disabled",
-            "usage": response_usage(run, self.choices) if ended else None,
+            "incomplete_details": incomplete, "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens, "metadata": asked.metadata,
+            "model": run.spec.chosen.name, "output": copied(self.output), "output_text": "".join(texts),
+            "parallel_tool_calls": asked.parallel_tool_calls, "previous_response_id": None,
+            "reasoning": asked.reasoning, "store": False,
+            "temperature": config.temperature if asked.temperature is None else asked.temperature,
+            "top_p": config.top_p if asked.top_p is None else asked.top_p, "text": asked.text, "background": False,
+            "tool_choice": asked.tool_choice, "tools": asked.tools, "top_logprobs": asked.top_logprobs,
+            "truncation": "disabled", "usage": response_usage(run, self.choices) if ended else None,
         }  # fmt: skip
 
 
@@ -292,7 +330,7 @@ def copied(value: Any) -> Any:
     return [copied(one) for one in value] if isinstance(value, list) else value
 
 
-def response_usage(run: Run, choices: list[Choice]) -> dict[str, Any]:
+def response_usage(run: GenerationRun, choices: list[Choice]) -> Body:
     """Tokens, under the names that responses have for them."""
     used = usage_of(run, choices)
     cached = used["prompt_tokens_details"]["cached_tokens"]

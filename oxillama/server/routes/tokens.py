@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from oxillama.core.prompts import check_length, check_tokens
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.fields_numbers import DETOKENIZE, OF_MESSAGES, TOKENIZE
+from oxillama.server.json_pieces import Body
+from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
 from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import COUNTED, prompt_of
@@ -24,9 +23,9 @@ async def tokenize(exchange: Exchange) -> None:
         raise bad_value("prompt", "prompt or messages must be given, and not both", "missing_parameter")
     engine = chosen.model.ready.engine
 
-    def make() -> dict[str, Any]:
-        ids = ids_of(values, exchange, chosen)
-        found: dict[str, Any] = {"count": len(ids), "max_model_len": engine.context.factory.room, "tokens": ids}
+    def make() -> Body:
+        ids = read_ids(values, exchange, chosen)
+        found: Body = {"count": len(ids), "max_model_len": engine.context.factory.room, "tokens": ids}
         if values.get("return_token_strs"):
             found["token_strs"] = [engine.tokenizer.id_to_token(token) for token in ids]
         return found
@@ -36,7 +35,7 @@ async def tokenize(exchange: Exchange) -> None:
     await exchange.answer(await exchange.written(lambda: found), "application/json")
 
 
-def ids_of(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> list[int]:
+def read_ids(values: Values, exchange: Exchange, chosen: Chosen) -> list[int]:
     """The tokens of a text, whose control tokens are read, or of a conversation."""
     engine = chosen.model.ready.engine
     if "messages" in values:

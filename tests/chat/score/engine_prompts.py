@@ -8,7 +8,7 @@ from unittest import mock
 
 import oxillama as ox
 from oxillama.chat import sandbox
-from oxillama.core.chat import chat_prompt
+from oxillama.core.chat import chat_request
 from oxillama.core.loading import shipped_model
 from tests.chat.score.prompts import lines
 from tests.chat.score.recorded import NOW, Prompt, Template
@@ -36,7 +36,7 @@ def _made(template: Template) -> tuple[frozenset[str], Callable[[Prompt], str]]:
     def made(prompt: Prompt) -> str:
         given = {name: value for name, value in prompt.options.items() if name != "messages" and value is not None}
         given |= {"template_kwargs": prompt.variables} | ({"tool_format": "text"} if "tools" in given else {})
-        ids = chat_prompt(replace(engine.context, context_size=CONTEXT), prompt.options["messages"], given)
+        ids, _ = chat_request(replace(engine.context, context_size=CONTEXT), prompt.options["messages"], given)
         bos = tokenizer.id_to_token(tokenizer.bos_id)
         return tokenizer.decode(ids if prompt.text.startswith(bos) else ids[ids[0] == tokenizer.bos_id :])
 

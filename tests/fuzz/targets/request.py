@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import oxillama as ox
 from oxillama.server import ServerConfig, create_app
-from oxillama.server.asks import prepare
 from oxillama.server.auth import ANYONE
 from oxillama.server.bodies import parse_body
 from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Tally
+from oxillama.server.generation import prepare
 from oxillama.server.numbers import engine_errors
-from oxillama.server.ollama.asks import prepared_chat
+from oxillama.server.ollama.conversations import prepared_chat
 from oxillama.server.ollama.names import served_name
 from oxillama.server.ollama.prompts import prepared_generate
 from oxillama.server.reading import MOST_BYTES, Reading
@@ -123,15 +123,15 @@ def made(path, values, reading):
         case "/v1/chat/completions":
             prepare(chat.read_chat(values, exchange, chosen))
         case "/v1/completions":
-            prepare(completions.read_ask(values, exchange, chosen))
+            prepare(completions.read_completion(values, exchange, chosen))
         case "/infill":
-            prepare(infill.read_ask(values, exchange, chosen))
+            prepare(infill.read_infill(values, exchange, chosen))
         case "/v1/responses":
             prepare(responses.read_response(values, exchange, chosen))
         case "/v1/messages":
             prepare(messages.read_message(values, exchange, chosen))
         case "/tokenize" if "prompt" in values or "messages" in values:
-            engine_errors(lambda: tokens.ids_of(values, exchange, chosen), chosen)
+            engine_errors(lambda: tokens.read_ids(values, exchange, chosen), chosen)
         case _:
             return "read"
     assert len(reading.header) <= MOST_BYTES

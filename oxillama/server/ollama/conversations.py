@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from oxillama.chat.format import ChatFormat
 from oxillama.core.chat import template_for
-from oxillama.server.asks import Ask, Run, prepare
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
+from oxillama.server.generation import GenerationRun, GenerationSpec, prepare
+from oxillama.server.kinds import Message, Values
 from oxillama.server.models import Chosen
-from oxillama.server.ollama.turns import as_chat, messages_of, shortened, turn_starts
+from oxillama.server.ollama.turns import messages_of, read_as_chat, shortened, turn_starts
 from oxillama.server.routes.chat import read_translated
 
 __all__ = ["ROOM", "TOO_LONG", "has_template", "prepared_chat", "read_messages"]
@@ -21,7 +21,7 @@ TOO_LONG = "context_length_exceeded"
 ROOM = 4  # the answer has this part of a context that is too small for what it answers
 
 
-def prepared_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Run:
+def prepared_chat(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationRun:
     """The run of a conversation. Without room for all of it, the first turns are left out, as few as can be, so that
     there is room for `num_predict` tokens of the answer, or for a quarter of the context where that is less.
 
@@ -30,7 +30,7 @@ def prepared_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen)
     check_chats(values, exchange, chosen)
     messages, reading, warnings = messages_of(values["messages"]), exchange.reading, list(exchange.warnings)
 
-    def run_from(start: int) -> Run:
+    def run_from(start: int) -> GenerationRun:
         exchange.warnings = list(warnings)
         kept = shortened(messages, start)
         return prepare(read_messages(values, kept, exchange, chosen, moved(kept.places)))
@@ -53,7 +53,7 @@ def prepared_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen)
     return run
 
 
-def first_fitting(starts: list[int], run_from: Callable[[int], Run], most: int) -> tuple[int, Run]:
+def first_fitting(starts: list[int], run_from: Callable[[int], GenerationRun], most: int) -> tuple[int, GenerationRun]:
     """The first of these places from which a conversation has so many tokens at most, and its run; else the last one.
 
     Raises what that raises.
@@ -81,18 +81,18 @@ def moved(places: list[str]) -> dict[str, str]:
 
 
 def read_messages(
-    values: Mapping[str, Any],
-    messages: list[dict[str, Any]],
+    values: Values,
+    messages: list[Message],
     exchange: Exchange,
     chosen: Chosen,
     names: Mapping[str, str],
-) -> Ask:
+) -> GenerationSpec:
     """What is asked for with these messages. names: the places that the request has for theirs. Raises ApiError."""
     if values.get("think") == "max" and is_harmony(exchange, chosen):
         values = {**values, "think": "high"}  # which is the most that it was trained for
-    translated = as_chat(values, messages, chosen, exchange.reading)
+    translated = read_as_chat(values, messages, chosen, exchange.reading)
     translated = replace(translated, names={**names, **translated.names})
-    return replace(read_translated(translated, exchange, chosen), chain=chosen.model.ollama_chain)
+    return read_translated(translated, exchange, chosen, chosen.model.ollama_chain)
 
 
 def is_harmony(exchange: Exchange, chosen: Chosen) -> bool:
@@ -104,7 +104,7 @@ def has_template(exchange: Exchange, chosen: Chosen) -> bool:
     return bool(exchange.service.models.template or chosen.model.ready.engine.tokenizer.chat_template)
 
 
-def check_chats(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> None:
+def check_chats(values: Values, exchange: Exchange, chosen: Chosen) -> None:
     """Raises ApiError, in Ollama's words, for a model that can't be talked to."""
     if chosen.model.ready.engine.context.core.encoder:
         raise bad_value("model", f'"{values["model"]}" does not support chat', "unsupported_parameter")
