@@ -230,7 +230,7 @@ SCRIPTS = PACKAGE / "shipped"  # train the shipped model; no part of the package
 MOST_LINES = 600
 # The layers above the kernels and the models, which a reader holds in one head.
 UPPER = ("scheduling", "drafts", "core", "speculative", "snapshot", "engine")
-MOST_MODULES = 65
+MOST_MODULES = 70
 
 
 def test_no_python_file_is_longer_than_its_limit():

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from oxillama._util.float_text import json_of
 from oxillama.core.async_requests import CoroutineBell
-from oxillama.core.embedding import embedding_requests, ranking_requests, read_pairs
+from oxillama.core.embedding import embedding_requests
+from oxillama.core.ranking import ranking_requests, read_pairs
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped, new_id
 from oxillama.server.fields_numbers import CLASSIFY, EMBEDDINGS, RERANK, SCORE
