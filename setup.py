@@ -116,16 +116,16 @@ def understood(compiler: list[str]) -> list[str]:
 
 # Modules with loops of their own over numbers, texts or masks have -O3.
 HOT = [
-    *("chosen", "convert", "grammar_stacks", "grammar_trie", "grammar_walk", "logprobs", "norms", "random", "repeats"),
-    *("rope", "routing", "rows", "sampling", "_merging", "_normalizing", "_texts", "_unigram", "grammar_dfa"),
+    *("char_table", "chosen", "convert", "logprobs", "norms", "random", "repeats", "rope", "routing", "rows"),
+    *("sampling", "stacks", "trie", "walk", "_merging", "_normalizing", "_texts", "_unigram"),
 ]
 # Those that check arguments and call kernels, or work on Python's objects: with -O1 they compile in 0.6 of the time of
 # -O2, which the others have, and tokens of the smallest model come as fast. With the others at -O1, too, compiling
 # schemas would take 1.07 of the time, and masks 1.08.
 LIGHT = [
     *("_check", "_mapping", "_memory", "_table", "_team", "_threads", "activations", "attention", "batch"),
-    *("compilation", "compute_turn", "delta", "dplr", "experts", "files", "gated", "grammar_sharing", "heads"),
-    *("lora", "matmul", "matrix", "number_automaton", "recurrent", "rwkv", "signals", "slots", "ssm", "streams"),
+    *("compilation", "compute_turn", "delta", "dplr", "experts", "files", "gated", "heads", "lora", "matmul", "matrix"),
+    *("number_automaton", "recurrent", "rwkv", "shared_parts", "signals", "slots", "ssm", "streams"),
 ]
 # Cython's code for memoryviews, which half of the modules would have a copy of: a leaf, since any of them may use it.
 SHARED = "oxillama._util._memoryviews"

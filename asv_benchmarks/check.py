@@ -14,7 +14,6 @@ import argparse
 import importlib
 import inspect
 import itertools
-import json
 import math
 import os
 import re
@@ -23,8 +22,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import harness
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -71,17 +73,19 @@ def cpu_seconds(call: Callable[[], object]) -> float:
 def serve(pattern: str) -> None:
     """One side: says what it found, then measures the benchmark whose number each line of input gives."""
     found = list(cases(pattern))
-    print(json.dumps([name for name, *_ in found]), flush=True)
-    for line in sys.stdin:
+
+    def measure(line: str) -> float | str:
         _, kind, method, arguments = found[int(line)]
         instance = kind()
         try:
             getattr(instance, "setup", lambda *_: None)(*arguments)
-            answer: Any = cpu_seconds(lambda: getattr(instance, method)(*arguments))  # noqa: B023
+            answer = cpu_seconds(lambda: getattr(instance, method)(*arguments))
             getattr(instance, "teardown", lambda *_: None)(*arguments)
         except (NotImplementedError, AttributeError, TypeError, ImportError) as e:  # asv skips the first, too
-            answer = f"{type(e).__name__}: {e}"
-        print(json.dumps(answer), flush=True)
+            return f"{type(e).__name__}: {e}"
+        return answer
+
+    harness.serve(measure, [name for name, *_ in found])
 
 
 class Side:
@@ -90,30 +94,16 @@ class Side:
     def __init__(self, tree: Path, pattern: str) -> None:
         environment = os.environ | {"PYTHONPATH": str(tree), "OXILLAMA_BENCH_THREADS": "1"}
         command = [sys.executable, __file__, "--serve", "--bench", pattern]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=tree
-        )
-        self.names: list[str] = self._line()
-
-    def _line(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(2)  # its error is on the screen
-        return json.loads(line)
+        self.process = harness.Process(command, cwd=tree, env=environment)
+        self.names: list[str] = self.process.read()
 
     def measure(self, i: int) -> float | str:
         """Seconds of CPU time, or why there are none."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{i}\n")
-        self.process.stdin.flush()
-        found: float | str = self._line()
+        found: float | str = self.process.ask(i)
         return found
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.close()
 
 
 def tree_of(revision: str) -> Path:
@@ -153,24 +143,29 @@ def verdict(ratios: list[float], threshold: float) -> str:
     return "faster" if least_median([1 / r for r in ratios]) > 1 + threshold else ""
 
 
+class NotMeasuredError(Exception):
+    """A benchmark that one side can't run; the text is its reason."""
+
+
+def seconds(side: Side, name: str) -> float:
+    """CPU time of a benchmark. Raises NotMeasuredError."""
+    found = side.measure(side.names.index(name))
+    if isinstance(found, str):
+        raise NotMeasuredError(found)
+    return found
+
+
 def compare(base: Side, head: Side, rounds: int, threshold: float) -> dict[str, str]:
     """Measures and shows all benchmarks that both have; the verdict of each that both could run."""
     verdicts = {}
     for name in [name for name in head.names if name in base.names]:
-        places = base.names.index(name), head.names.index(name)
-        ratios: list[float] = []
-        problem = ""
-        for i in range(rounds):
-            order = (base, head) if i % 2 == 0 else (head, base)
-            found = {side: side.measure(places[side is head]) for side in order}
-            before, after = found[base], found[head]
-            if isinstance(before, str) or isinstance(after, str):
-                problem = str(after if isinstance(after, str) else before)
-                break
-            ratios.append(after / before)
-        if problem:
-            print(f"    -  {name}: {problem}", flush=True)
+        measures = {side: partial(seconds, side, name) for side in (base, head)}
+        try:
+            found = harness.in_turns(measures, rounds, swap=True)
+        except NotMeasuredError as reason:
+            print(f"    -  {name}: {reason}", flush=True)
             continue
+        ratios = [after / before for before, after in zip(found[base], found[head], strict=True)]
         verdicts[name] = verdict(ratios, threshold)
         print(f"{statistics.median(ratios):5.2f}  {name} {verdicts[name]}".rstrip(), flush=True)
     return verdicts
@@ -206,7 +201,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("name a commit to compare with, and six rounds at least: of fewer no noise can be told")
     try:
         sys.exit(status([a.base, a.head], a.bench, a.rounds, a.threshold))
-    except (subprocess.CalledProcessError, OSError) as error:  # a build that fails, no git, a side that is gone
+    except (subprocess.CalledProcessError, OSError, harness.EndedError) as error:  # no build, no git, a lost side
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
 

@@ -13,8 +13,6 @@ one token of one sequence reads the whole file, so that decoding can be held aga
 
 import argparse
 import json
-import statistics
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -27,6 +25,7 @@ from benchmarks.kinds import KINDS, make_kind
 from benchmarks.recurrent import SHAPES as MAMBA2_SHAPES
 from benchmarks.recurrent import make_mamba2
 from benchmarks.shapes import make_model
+from harness import Process, in_turns, medians
 from sides import Work
 
 SIDES = Path(__file__).with_name("sides.py")
@@ -70,50 +69,20 @@ ROWS = [
 MAKE = dict.fromkeys(MAMBA2_SHAPES, make_mamba2) | dict.fromkeys(KINDS, make_kind)
 
 
-class Worker:
-    """One engine in its process."""
-
-    def __init__(self, kind: str, python: str, path: str, work: Work, sides: Path = SIDES) -> None:
-        command = [python, str(sides), kind, path, json.dumps(asdict(work))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.rounds: list[dict[str, float]] = []
-        self.load_seconds = self._line()["load_seconds"]
-
-    def _line(self) -> dict[str, float]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().strip()
-        if not line.startswith("{"):
-            sys.exit(f"{' '.join(map(str, self.process.args))} ended")  # type: ignore[arg-type]
-        answer: dict[str, float] = json.loads(line)
-        return answer
-
-    def round(self, depth: int | None = None) -> dict[str, float]:
-        """One measurement, after `depth` tokens or as many as the work says."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n" if depth is None else f"{depth}\n")
-        self.process.stdin.flush()
-        self.rounds.append(self._line())
-        return self.rounds[-1]
-
-    def close(self) -> dict[str, float]:
-        """Medians of what was measured."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
-        names = self.rounds[0] if self.rounds else ()
-        medians = {name: statistics.median(r[name] for r in self.rounds) for name in names}
-        return medians | {"load_seconds": self.load_seconds}
+def start(kind: str, python: str, path: str, work: Work, sides: Path = SIDES) -> tuple[Process, float]:
+    """An engine in its process, and the seconds that loading took."""
+    process = Process([python, sides, kind, path, json.dumps(asdict(work))])
+    return process, process.read()["load_seconds"]
 
 
 def measure(path: str, work: Work, a: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Medians of each engine, by its name."""
-    workers = {"oxillama": Worker("oxillama", sys.executable, path, work)}
-    if a.peer_python:
-        workers["llama.cpp"] = Worker("llama.cpp", a.peer_python, path, work)
-    for _ in range(a.rounds):
-        for worker in workers.values():
-            worker.round()
-    return {name: worker.close() for name, worker in workers.items()}
+    pythons = {"oxillama": sys.executable} | ({"llama.cpp": a.peer_python} if a.peer_python else {})
+    started = {name: start(name, python, path, work) for name, python in pythons.items()}
+    found = in_turns({name: process.ask for name, (process, _) in started.items()}, a.rounds)
+    for process, _ in started.values():
+        process.close()
+    return {name: medians(found[name]) | {"load_seconds": seconds} for name, (_, seconds) in started.items()}
 
 
 def label(path: str, work: Work) -> str:

@@ -8,13 +8,14 @@ lies deeper than --peer-depth. On a busy machine, --threads 1 --cpu-time counts 
 
 import argparse
 import json
-import statistics
 import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.shapes import make_model
-from compare import Worker
+from compare import start
+from harness import in_turns, medians
 from sides import Work
 
 SHAPE = "llama3.2-1b-2layer"
@@ -32,31 +33,22 @@ class Point:
     peak_bytes: float
 
 
-def median_point(engine: str, kv_type: str, depth: int, rounds: list[dict[str, float]]) -> Point:
-    values = {name: statistics.median(r[name] for r in rounds) for name in ("prefill", "decode", "peak_bytes")}
-    return Point(engine, kv_type, depth, **values)
-
-
 def curve(path: str, kv_type: str, a: argparse.Namespace) -> list[Point]:
     """Every engine at every depth, taking turns."""
     engines = {"oxillama": (sys.executable, max(a.depths))}
     if a.peer_python:
         engines["llama.cpp"] = (a.peer_python, min(max(a.depths), a.peer_depth))
-    workers = {}
+    processes = {}
     for name, (python, deepest) in engines.items():
-        workers[name] = Worker(name, python, path, Work(512, a.decode, deepest, 1, kv_type, a.threads, a.cpu_time))
+        processes[name], _ = start(name, python, path, Work(512, a.decode, deepest, 1, kv_type, a.threads, a.cpu_time))
     points = []
     for depth in sorted(a.depths):
-        taking = {name: worker for name, worker in workers.items() if depth <= engines[name][1]}
-        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in taking}
-        for _ in range(a.rounds):
-            for name, worker in taking.items():
-                rounds[name].append(worker.round(depth))
-        points += [median_point(name, kv_type, depth, found) for name, found in rounds.items()]
-        for point in points[-len(taking) :]:
-            print(json.dumps(asdict(point)), flush=True)
-    for worker in workers.values():
-        worker.close()
+        asked = {name: partial(one.ask, depth) for name, one in processes.items() if depth <= engines[name][1]}
+        for name, found in in_turns(asked, a.rounds).items():
+            points.append(Point(name, kv_type, depth, **medians(found)))
+            print(json.dumps(asdict(points[-1])), flush=True)
+    for process in processes.values():
+        process.close()
     return points
 
 

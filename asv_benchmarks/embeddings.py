@@ -10,15 +10,16 @@ of CPU time, which a busy machine spoils less. What they computed is compared, t
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import Process, in_turns, medians, serve
 from numpy.typing import NDArray
 
 TYPES = ("F16", "Q8_0")
@@ -184,7 +185,8 @@ SIDES = {"oxillama": ours, "torch": torch_side, "llama.cpp": peer_side}
 def serve_side(kind: str, path: str, threads: int) -> None:
     """Answers each line, a JSON object of texts (and of a query), with seconds, CPU seconds and what was computed."""
     embed, rank = SIDES[kind](path, threads)
-    for line in sys.stdin:
+
+    def measure(line: str) -> dict[str, float]:
         work = json.loads(line)
         start, cpu = time.perf_counter(), time.process_time()
         query = work.get("query")
@@ -192,7 +194,9 @@ def serve_side(kind: str, path: str, threads: int) -> None:
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         if work.get("save"):
             np.save(work["save"], found)
-        print(json.dumps({"seconds": seconds, "cpu": cpu}), flush=True)
+        return {"seconds": seconds, "cpu": cpu}
+
+    serve(measure)
 
 
 def make_ranker(folder: str, out: str) -> None:
@@ -210,34 +214,17 @@ def make_ranker(folder: str, out: str) -> None:
     (Path(out) / RANKER).touch()
 
 
-class Side:
+def side(kind: str, python: str, path: Path, threads: int) -> Process:
     """An engine in its process."""
-
-    def __init__(self, kind: str, python: str, path: Path, threads: int) -> None:
-        command = [python, __file__, "--side", kind, str(path), "--threads", str(threads)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def run(self, **work: Any) -> dict[str, float]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(work) + "\n")
-        self.process.stdin.flush()
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                found: dict[str, float] = json.loads(line)
-                return found
-        sys.exit("a side ended")
+    return Process([python, __file__, "--side", kind, path, "--threads", threads])
 
 
-def in_turns(sides: dict[str, Side], rounds: int, clock: str, **work: Any) -> dict[str, float]:
+def taking_turns(sides: dict[str, Process], rounds: int, clock: str, **work: Any) -> dict[str, float]:
     """Median seconds of each side."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for side in sides.values():
-        side.run(**work | {"texts": work["texts"][:200]})
-    for _ in range(rounds):
-        for name, side in sides.items():
-            seconds[name].append(side.run(**work)[clock])
-    return {name: statistics.median(found) for name, found in seconds.items()}
+    for one in sides.values():
+        one.ask(work | {"texts": work["texts"][:200]})
+    found = in_turns({name: partial(one.ask, work) for name, one in sides.items()}, rounds)
+    return {name: medians(answers)[clock] for name, answers in found.items()}
 
 
 def shown(title: str, medians: dict[str, float], n: int) -> None:
@@ -251,30 +238,31 @@ def compare(
     folder: Path, torch_python: str, peer_python: str | None, n: int, rounds: int, threads: int, clock: str
 ) -> None:
     texts = short_texts(whole_words(folder), n)
-    sides = {f"oxillama {type}": Side("oxillama", sys.executable, convert(folder, type), threads) for type in TYPES}
-    sides["torch"] = Side("torch", torch_python, folder, threads)
+    sides = {f"oxillama {type}": side("oxillama", sys.executable, convert(folder, type), threads) for type in TYPES}
+    sides["torch"] = side("torch", torch_python, folder, threads)
     if peer_python:
         for type in TYPES:
-            sides[f"llama.cpp {type}"] = Side("llama.cpp", peer_python, convert(folder, type), threads)
-    shown(f"{n} texts", in_turns(sides, rounds, clock, texts=texts), n)
+            sides[f"llama.cpp {type}"] = side("llama.cpp", peer_python, convert(folder, type), threads)
+    shown(f"{n} texts", taking_turns(sides, rounds, clock, texts=texts), n)
     print_cosines(sides, folder, texts[:256])
-    del sides
+    for one in sides.values():
+        one.close()
 
     ranker = folder / "ranker"
     if not ranker.exists():
         subprocess.run([torch_python, __file__, "--make-ranker", str(folder), str(ranker)], check=True)
-    sides = {f"oxillama {type}": Side("oxillama", sys.executable, convert(ranker, type), threads) for type in TYPES}
-    sides["torch"] = Side("torch", torch_python, ranker, threads)
+    sides = {f"oxillama {type}": side("oxillama", sys.executable, convert(ranker, type), threads) for type in TYPES}
+    sides["torch"] = side("torch", torch_python, ranker, threads)
     documents = texts[:DOCUMENTS]
-    medians = in_turns(sides, 5 * rounds, clock, query=texts[-1], texts=documents)
+    medians = taking_turns(sides, 5 * rounds, clock, query=texts[-1], texts=documents)
     shown(f"a query and {DOCUMENTS} documents", medians, DOCUMENTS)
 
 
-def print_cosines(sides: dict[str, Side], folder: Path, texts: list[str]) -> None:
+def print_cosines(sides: dict[str, Process], folder: Path, texts: list[str]) -> None:
     found = {}
-    for name, side in sides.items():
+    for name, one in sides.items():
         place = folder / "vectors.npy"
-        side.run(texts=texts, save=str(place))
+        one.ask({"texts": texts, "save": str(place)})
         found[name] = np.load(place)
         place.unlink()
     for name, vectors in found.items():

@@ -17,10 +17,12 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
 from benchmarks import shapes
+from harness import in_turns
 
 import oxillama
 
@@ -143,12 +145,9 @@ def measure(curve: Curve, folder: Path, rounds: int) -> dict[str, list[list[floa
         calls = [curve.measure(path, n) for path, n in values]
         for call in calls:
             call()
-        ratios = []
-        for _ in range(rounds):
-            speeds = [call() for call in calls]
-            ratios.append([speed / speeds[0] for speed in speeds])
-        medians = [statistics.median(column) for column in zip(*ratios, strict=True)]
-        found[name] = [[n, float(f"{y:.3g}")] for (_, n), y in zip(values, medians, strict=True)]
+        speeds = in_turns(dict(enumerate(calls)), rounds)
+        ratios = [statistics.median(map(truediv, one, speeds[0])) for one in speeds.values()]
+        found[name] = [[n, float(f"{y:.3g}")] for (_, n), y in zip(values, ratios, strict=True)]
     return found
 
 

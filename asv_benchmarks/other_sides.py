@@ -19,6 +19,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+import harness
 import sides
 from sides import Work
 
@@ -229,9 +230,9 @@ def main() -> None:
     side = (FED | GENERATORS)[kind](path, work)
     measure: Any = sides.measure if kind in FED else generate
     measure(side, Work(**asdict(work) | {"prompt": 64, "decode": 4}))
-    print(json.dumps({"load_seconds": side.load_seconds}), flush=True)
-    for _ in sys.stdin:
-        print(json.dumps(measure(side, work) | {"peak_bytes": sides.peak_bytes()}), flush=True)
+    harness.serve(
+        lambda _: measure(side, work) | {"peak_bytes": sides.peak_bytes()}, {"load_seconds": side.load_seconds}
+    )
 
 
 if __name__ == "__main__":

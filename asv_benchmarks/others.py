@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.shapes import make_model
-from compare import Worker
+from compare import start
+from harness import EndedError, Process
 from sides import Work
 
 import oxillama
@@ -137,48 +138,48 @@ class Side:
     def cold(self, prompt: int, work: Work) -> float | None:
         """Seconds from the start of a process to its first token; None where it makes none."""
         command = [self.python, str(SIDES), self.entry.runtime, self.path, json.dumps(asdict(work))]
-        start = time.perf_counter()
+        began = time.perf_counter()
         with subprocess.Popen([*command, "--first", str(prompt)], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             if not any(line.startswith("{") for line in process.stdout):
                 print(f"{self.entry.name} made no token", flush=True)
                 return None
-            return time.perf_counter() - start
+            return time.perf_counter() - began
 
 
-def start(sides: list[Side], work: Work) -> list[tuple[Side, Worker]]:
+def start_all(sides: list[Side], work: Work) -> list[tuple[Side, Process]]:
     """Processes that have loaded the weights. That they are packed changes loading alone, so that these end here."""
     started = []
     for side in sides:
         try:
-            worker = Worker(side.entry.runtime, side.python, side.path, work, SIDES)
-        except SystemExit as error:  # of that runtime, as with a limit of its sequences: the others go on
+            process, seconds = start(side.entry.runtime, side.python, side.path, work, SIDES)
+        except EndedError as error:  # of that runtime, as with a limit of its sequences: the others go on
             print(f"{side.entry.name}: {error}", flush=True)
             continue
-        side.note("load", worker.load_seconds)
+        side.note("load", seconds)
         if side.entry.runtime == f"{OURS}, packed":
-            worker.close()
+            process.close()
         else:
-            started.append((side, worker))
+            started.append((side, process))
     return started
 
 
 def measure_speeds(sides: list[Side], work: Work, rounds: int) -> None:
     """All load the weights and then take turns."""
-    started = start(sides, work)
+    started = start_all(sides, work)
     for _ in range(rounds):
-        for side, worker in list(started):
+        for side, process in list(started):
             try:
-                speeds = worker.round()
-            except (SystemExit, OSError) as error:  # of that runtime
+                speeds = process.ask()
+            except (EndedError, OSError) as error:  # of that runtime
                 print(f"{side.entry.name}: {error}", flush=True)
-                started.remove((side, worker))
+                started.remove((side, process))
                 continue
             side.note(f"decode {work.sequences}", speeds["decode"])
             if "prefill" in speeds:
                 side.note("prefill", speeds["prefill"])
-    for _, worker in started:
-        worker.close()
+    for _, process in started:
+        process.close()
 
 
 def measure_cold(sides: list[Side], work: Work, rounds: int) -> None:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.shapes import make_model
-from compare import PlainRead, Worker
+from compare import PlainRead, start
 from sides import Work
 
 SHAPE = "llama3.2-1b"
@@ -20,15 +20,15 @@ TYPES = ("Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_XS", "Q8_0", "F16", "BF16")
 
 def shares(path: Path, threads: int, a: argparse.Namespace) -> tuple[list[float], list[float]]:
     """Of each round the share, and the plain read that it is of."""
-    worker = Worker("oxillama", sys.executable, str(path), Work(prompt=0, decode=a.decode, threads=threads))
+    process, _ = start("oxillama", sys.executable, str(path), Work(prompt=0, decode=a.decode, threads=threads))
     plain = PlainRead(threads)
     found, reads = [], []
     for _ in range(a.rounds):
         before = plain.speed()
-        tokens = worker.round()["decode"]
+        tokens = process.ask()["decode"]
         reads.append((before + plain.speed()) / 2)
         found.append(tokens * path.stat().st_size / reads[-1])
-    worker.close()
+    process.close()
     return found, reads
 
 

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import harness
+
 CHUNK = 2048  # tokens that an engine is given at once
 
 
@@ -195,17 +197,18 @@ def main() -> None:
     work = Work(**json.loads(settings))
     side = (Ours if kind == "oxillama" else Peer)(path, work)
     measure(side, Work(**asdict(work) | {"prompt": 64, "decode": 4, "depth": 0}))
-    print(json.dumps({"load_seconds": side.load_seconds}), flush=True)
     filled = 0
-    for line in sys.stdin:
-        depth = int(line) if line.strip() else work.depth
+
+    def measured(line: str) -> dict[str, float]:
+        nonlocal filled
+        depth = int(line) if line else work.depth
         if depth > filled:
             side.rewind(filled)
             side.fill(tokens(depth - filled, side.n_vocab, 11), filled)
             filled = depth
-        speeds = measure(side, replace(work, depth=depth))
-        speeds["peak_bytes"] = peak_bytes()
-        print(json.dumps(speeds), flush=True)
+        return measure(side, replace(work, depth=depth)) | {"peak_bytes": peak_bytes()}
+
+    harness.serve(measured, {"load_seconds": side.load_seconds})
 
 
 if __name__ == "__main__":

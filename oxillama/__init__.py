@@ -63,9 +63,10 @@ if TYPE_CHECKING:
     from oxillama.chat.parser import ChatParser
     from oxillama.chat.shapes import ReasoningFormat
     from oxillama.chat.tool_format import ToolFormat
+    from oxillama.core.answer_options import ToolUse
     from oxillama.core.beam_search import BeamSearchConfig
-    from oxillama.core.embedding import RankedDocument
     from oxillama.core.loading import shipped_draft
+    from oxillama.core.ranking import RankedDocument
     from oxillama.core.results import (
         BatchFailure,
         BeamHypothesis,
@@ -77,7 +78,6 @@ if TYPE_CHECKING:
         Usage,
     )
     from oxillama.core.session import Session
-    from oxillama.core.tool_use import ToolUse
     from oxillama.drafts.draft import Draft, DraftTask, Proposal, SpecStats
     from oxillama.drafts.grammar_draft import GrammarDraft
     from oxillama.drafts.prompt_lookup import PromptLookup
@@ -244,7 +244,7 @@ _LAZY = {
     "KvCachePool": "oxillama.scheduling",
     "MetricsSnapshot": "oxillama.metrics",
     "PrefixKvCache": "oxillama.scheduling",
-    "RankedDocument": "oxillama.core.embedding",
+    "RankedDocument": "oxillama.core.ranking",
     "PromptLookup": "oxillama.drafts",
     "Proposal": "oxillama.drafts",
     "ReasoningFormat": "oxillama.chat.shapes",
@@ -268,7 +268,7 @@ _LAZY = {
     "ToolFormat": "oxillama.chat.tool_format",
     "ToolFunctions": "oxillama.chat.dispatch",
     "ToolResult": "oxillama.chat.dispatch",
-    "ToolUse": "oxillama.core.tool_use",
+    "ToolUse": "oxillama.core.answer_options",
     "Usage": "oxillama.engine",
     "Vocabulary": "oxillama.sampling",
     "apply_grammar_mask": "oxillama.sampling",

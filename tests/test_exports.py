@@ -142,7 +142,7 @@ def test_a_first_token_is_light():
     assert "oxillama.lora.adapter" in loaded
     assert set(loaded) & {"jinja2", "asyncio", "html", "zipfile", "huggingface_hub", "torch"} == set()
     assert set(loaded) & {"_hashlib", "_ssl", "hmac", "secrets"} == set()  # which OpenSSL comes with
-    assert set(loaded) & {f"oxillama.lora.{name}" for name in ("merging", "names", "namings", "peft")} == set()
+    assert set(loaded) & {f"oxillama.lora.{name}" for name in ("merging", "peft_names", "namings", "peft")} == set()
 
 
 def test_reading_a_file_is_light_too():

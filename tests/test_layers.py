@@ -160,6 +160,12 @@ def test_kernels_know_nothing_of_ours_but_errors():
             assert ours <= {"kernels", "errors"}, module
 
 
+def test_kernels_know_no_grammars():
+    """Automata have loops in Cython, too, and stand in `grammar/automata`."""
+    assert [m for m, (_, source) in FILES.items() if part_of(m) == "kernels" and "GrammarError" in source] == []
+    assert "oxillama.grammar.automata.masks" in FILES
+
+
 def cycles(imports: Mapping[str, set[str]]) -> list[list[str]]:
     """Groups of modules each of which leads to all others of the group, by imports of every kind."""
     reached = {module: closure(module, imports) for module in imports}

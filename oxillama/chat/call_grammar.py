@@ -20,9 +20,9 @@ from oxillama.chat.text_grammar import TextGrammar
 from oxillama.chat.value_grammar import BracesValues, PythonValues
 from oxillama.chat.values import Schema, schema_properties
 from oxillama.errors import GrammarError
+from oxillama.grammar.automata.budget import UNITS
 from oxillama.grammar.automaton import Budget, RuleSet
 from oxillama.grammar.matcher import Grammar
-from oxillama.kernels.grammar_budget import UNITS
 from oxillama.sampler_config import SchemaMode
 
 __all__ = ["AnswerGrammar", "answer_grammar", "argument_faults"]

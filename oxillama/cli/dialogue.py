@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from oxillama.chat.calls import AnyToolCall, BrokenToolCall, ToolCall
 from oxillama.chat.message import ChatMessage
 from oxillama.cli.text import deadline_line
+from oxillama.core.answer_options import AnswerOptions
 from oxillama.core.chat import reading_of
 from oxillama.core.options import PromptOptions, TextOptions
-from oxillama.core.tool_use import AnswerOptions
 from oxillama.errors import ChatTemplateError, ContextOverflowError, KvCacheFullError
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from oxillama.compat.keywords import REQUIRED, Keyword, check_defaults
 from oxillama.compat.llama_grammar import LlamaGrammar
 from oxillama.compat.model import LlamaLike
 from oxillama.compat.sampling import SAMPLING
+from oxillama.core.answer_options import AnswerOptions, ToolUse
 from oxillama.core.chat import reading_of
 from oxillama.core.options import PromptOptions
 from oxillama.core.results import Completion, TokenLogprob
-from oxillama.core.tool_use import AnswerOptions, ToolUse
 from oxillama.errors import ConfigError
 
 __all__ = [

@@ -13,9 +13,9 @@ from oxillama.compat.keywords import REQUIRED, Keyword
 from oxillama.compat.model import LlamaLike
 from oxillama.compat.sampling import SAMPLING, Criterion, engine_processors, sampler_config
 from oxillama.config import MAX_CONTEXT
+from oxillama.core.answer_options import ToolUse
 from oxillama.core.prompts import plain
 from oxillama.core.results import Chunk, Completion, TokenLogprob
-from oxillama.core.tool_use import ToolUse
 from oxillama.errors import ConfigError, ContextOverflowError, UnsupportedModelError
 
 __all__ = ["COMPLETION", "Ask", "Piece", "as_dict", "chunk_dicts", "computed", "read_ask", "shown", "stream_of"]

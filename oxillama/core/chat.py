@@ -13,10 +13,10 @@ from oxillama.chat.functions import described_tools
 from oxillama.chat.literals import Marking, marking_of
 from oxillama.chat.messages import checked_messages
 from oxillama.chat.tool_display import answer_format, note_of, shown_by
+from oxillama.core.answer_options import AnswerOptions, ToolUse, tool_use_of
 from oxillama.core.context import EngineContext
 from oxillama.core.options import PromptOptions, check_options
 from oxillama.core.prompts import Messages, Tools, check_length, infill_ids
-from oxillama.core.tool_use import AnswerOptions, ToolUse, tool_use_of
 from oxillama.errors import ChatTemplateError, ConfigError
 from oxillama.tokenizer import Tokenizer
 

@@ -1,55 +1,42 @@
-"""Embeddings, logits and rankings of whole texts, and texts that are denoised whole."""
+"""Embeddings of whole texts, by the pooling of their hidden states, and their logits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import check_bool, check_choice, check_int, check_keywords, check_type
-from oxillama._util.json_values import fields_as_json
+from oxillama._util.checks import check_bool, check_choice, check_int, check_keywords
 from oxillama.core.context import EngineContext
 from oxillama.core.options import ServingOptions
-from oxillama.core.prompts import check_length, check_token, plain, read_prompt, read_prompts
+from oxillama.core.prompts import read_prompts
 from oxillama.core.request import Bell, LogitsRequest, Request, ResultQueue, Want
-from oxillama.core.results import CancelToken, Completion, FinishReason
-from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, UnsupportedModelError
+from oxillama.core.results import FinishReason
+from oxillama.errors import ConfigError, GenerateError, UnsupportedModelError
 from oxillama.gguf import Metadata
 from oxillama.lora import check_wanted
 from oxillama.models.classifier import Classifier
 from oxillama.models.linear import Deltas, no_deltas
-from oxillama.sampling.denoising import DiffusionSettings, MaskedText, OnStep
 from oxillama.scheduling.sequence import Sequence
-from oxillama.tokenizer import Tokenizer
 
 __all__ = [
     "DTYPES",
     "POOLINGS",
-    "DenoiseRequest",
-    "Denoising",
-    "DiffuseOptions",
     "EmbedOptions",
     "EmbedPooling",
     "EmbeddingBatch",
     "EmbeddingRequest",
     "Embeddings",
     "PoolingSettings",
-    "RankedDocument",
-    "RerankOptions",
     "choose_pooling",
-    "denoised",
     "embedding_requests",
     "logits_of",
     "logits_request",
-    "pair_ids",
     "pool",
-    "ranked",
-    "ranking_requests",
     "read_pooling",
     "result_of",
 ]
@@ -68,16 +55,7 @@ class EmbedOptions(TypedDict, total=False):
     lora: Any
 
 
-class RerankOptions(TypedDict, total=False):
-    """What `Engine.rerank` takes beside the query and the documents."""
-
-    top_n: int | None
-    template: str | None
-    lora: Any
-
-
 EMBED_KEYWORDS = ("input", "pooling", *EmbedOptions.__annotations__)
-RERANK_KEYWORDS = ("query", "documents", *RerankOptions.__annotations__)
 
 
 class EmbeddingRequest(Request):
@@ -232,116 +210,6 @@ def logits_tokens(
     return factory.fitting("ids with decoder_tokens", tokens[:-1] + after), fields
 
 
-# The name under which files have the template of a query and a document, and its fields.
-TEMPLATE, FIELDS = "rerank", ("{query}", "{document}")
-
-
-@dataclass(frozen=True, eq=False)
-class RankedDocument:
-    """A document's place in the list that was given, and how well it answers.
-
-    score: the classifier's first output; higher is better. scores: all of them, float32 [labels], as `Engine.labels`
-    names them.
-    """
-
-    index: int
-    score: float
-    scores: NDArray[np.float32]
-
-    def to_dict(self) -> dict[str, Any]:
-        """index, score and scores, in the form that `json.dumps` takes."""
-        return fields_as_json(self)
-
-    def _key(self) -> tuple[int, float, bytes]:
-        return self.index, self.score, self.scores.tobytes()
-
-    def __eq__(self, other: object) -> bool:
-        return self._key() == other._key() if isinstance(other, RankedDocument) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-
-def ranking_requests(
-    context: EngineContext, query: Any, documents: Any, options: Mapping[str, Any], bell: Bell | None = None
-) -> tuple[list[EmbeddingRequest], ResultQueue, Callable[[], list[RankedDocument]]]:
-    """Requests of `Engine.rerank`, their outbox, and what gives the documents when they are finished.
-
-    top_n: how many to return; None: all.
-    template: text with {query} and {document} instead of the model's. Control tokens are read in the template alone.
-    lora: adapters, as for `generate`.
-    """
-    check_keywords("rerank", options, RERANK_KEYWORDS)
-    context.core.check_open()
-    top_n, lora = options.get("top_n"), options.get("lora")
-    pairs = read_pairs(context, query, documents, options.get("template"))
-    n = len(pairs) if top_n is None else check_int("top_n", top_n, 1, 1 << 31)
-    requests, outbox, scores = embedding_requests(context, pairs, "rank", {"lora": lora}, bell, name="documents")
-
-    return requests, outbox, lambda: ranked(scores(), n)
-
-
-def ranked(rows: Iterable[NDArray[np.float32]], n: int | None) -> list[RankedDocument]:
-    """Documents by what a classifier gave for them, best first; n at most."""
-    found = [RankedDocument(i, float(row[0]), row) for i, row in enumerate(rows)]
-    return sorted(found, key=lambda document: -document.score)[:n]
-
-
-def read_pairs(context: EngineContext, query: Any, documents: Any, template: Any) -> list[list[int]]:
-    """Token ids of the query with each document. Raises what `Engine.rerank` raises for what can't be read."""
-    if context.classifier is None:
-        raise UnsupportedModelError(
-            "the model has no classifier that scores a pair of texts: load a reranker, or compare by embed()"
-        )
-    query, documents = check_type("query", plain("query", query), str), plain("documents", documents)
-    if isinstance(documents, str | bytes) or not isinstance(documents, SequenceOf) or not documents:
-        raise ConfigError(f"documents must be a list of at least one text, not {documents!r}")
-    texts = [check_type(f"documents[{i}]", text, str) for i, text in enumerate(documents)]
-    chosen = pair_template(context.tokenizer, context.classifier, template)
-    check = partial(check_length, context.tokenizer, context_size=context.context_size)
-    return [
-        pair_ids(context.tokenizer, chosen, query, text, partial(check, f"documents[{i}] with the query"))
-        for i, text in enumerate(texts)
-    ]
-
-
-def pair_template(tokenizer: Tokenizer, classifier: Classifier, template: str | None) -> str | None:
-    """The template that was given, or the file's; None for an encoder's separators."""
-    if template is None:
-        template = tokenizer.chat_templates.get(TEMPLATE)
-    if template is None and not classifier.of_first:
-        raise UnsupportedModelError(
-            'the model\'s file has no chat template "rerank" that says how it reads a pair: give template='
-        )
-    if template is not None and not all(field in check_type("template", template, str) for field in FIELDS):
-        raise ConfigError(f"template must have {' and '.join(FIELDS)} in it, not {template!r}")
-    return template
-
-
-def pair_ids(
-    tokenizer: Tokenizer, template: str | None, query: str, document: str, check: Callable[[str], None] | None = None
-) -> list[int]:
-    """Tokens of a query and a document together; `check` sees each text before it is tokenised.
-
-    Without a template, BERT's "[CLS] query [SEP] document [SEP]", or RoBERTa's "<s> query </s></s> document </s>", by
-    the tokenizer's `separators`.
-    """
-    fields = {"{query}": query, "{document}": document}
-    for text in fields.values() if template is None else tokenizer.filled(template, fields):
-        if check is not None and isinstance(text, str):
-            check(text)
-    if template is not None:
-        return tokenizer.encode_template(template, fields)
-    first, second = (tokenizer.encode(text, add_special=False) for text in (query, document))
-    begin = tokenizer.cls_id if tokenizer.bos_id is None else tokenizer.bos_id
-    end = tokenizer.sep_id if tokenizer.model == "bert" or tokenizer.eos_id is None else tokenizer.eos_id
-    if begin is None or end is None:
-        raise UnsupportedModelError("the tokenizer has no tokens to begin and to separate texts with: give template=")
-    second_mark = end if tokenizer.sep_id is None else tokenizer.sep_id
-    between = [end, second_mark][: tokenizer.separators]
-    return [begin, *first, *between, *second, end]
-
-
 POOLINGS = ("mean", "last", "cls", "max", "none", "rank")
 DTYPES = ("float32", "int8", "binary")
 # What files say by number.
@@ -473,125 +341,3 @@ def in_dtype(vectors: NDArray[np.float32], dtype: str) -> NDArray[Any]:
     elif dtype == "binary":
         coded = np.packbits(vectors > 0, axis=-1)
     return coded
-
-
-class DiffuseOptions(TypedDict, total=False):
-    """Keywords of `Engine.diffuse`."""
-
-    max_tokens: int
-    steps: int | None
-    order: str | None
-    block_length: int | None
-    eps: float | None
-    temperature: float
-    top_p: float
-    top_k: int
-    order_temperature: float
-    cfg_scale: float
-    seed: int | None
-    mask_token: int | None
-    shift_logits: bool | None
-    on_step: OnStep | None
-    cancel_token: CancelToken | None
-    lora: Any
-
-
-class DenoiseRequest(Request):
-    """Logits of some positions of a whole text, float32 [len(wanted), n_vocab], in `out`."""
-
-    want: Want = "all"
-
-    def __init__(self, tokens: list[int], wanted: NDArray[np.intp], outbox: ResultQueue, **options: Any) -> None:
-        super().__init__(Sequence(tokens, len(tokens)), outbox, **options)
-        self.out: NDArray[np.float32] = np.empty((0, 0), np.float32)
-        self._wanted = wanted
-
-    def absorb(self, rows: NDArray[np.float32]) -> FinishReason | None:
-        self.out = rows[self._wanted]  # all rows are there: such models compute texts whole
-        return "stop"
-
-
-class Denoising:
-    """A text that is written by steps: compute what each of `rounds` gives before the next, and take `result`."""
-
-    def __init__(self, context: EngineContext, prompt: Any, options: Mapping[str, Any]) -> None:
-        """Raises what `Engine.diffuse` raises before its first step."""
-        check_keywords("diffuse", options, DiffuseOptions.__annotations__)
-        self.settings = settings = DiffusionSettings(**options)
-        if settings.cancel_token is not None:
-            check_type("cancel_token", settings.cancel_token, CancelToken)
-        check_denoises(context)
-        self.context, self.cancelled = context, False
-        self.loras = context.loras.select(check_wanted("lora", settings.lora))
-        mask = mask_of(context, settings)
-        ids = read_masked(context, read_prompt("prompt", prompt, "diffuse() takes"), settings.max_tokens, mask)
-        self.text = MaskedText(ids, mask, settings, context.spec.shifted)
-
-    def rounds(self, bell: Callable[[], Bell] | None = None) -> Iterator[tuple[list[DenoiseRequest], ResultQueue]]:
-        """The requests of each step, which are to be finished before the next is asked for. bell: of a coroutine."""
-        text, token = self.text, self.settings.cancel_token
-        for n, step in enumerate(text.steps(self.context.tokenizer.eog_ids), 1):
-            outbox = ResultQueue(len(step.texts), None if bell is None else bell())
-            requests = [
-                DenoiseRequest(tokens, step.wanted, outbox, loras=self.loras, cancel_token=token)
-                for tokens in step.texts
-            ]
-            yield requests, outbox
-            self.cancelled = any(request.finish_reason == "cancelled" for request in requests)
-            if self.cancelled:
-                return
-            text.fill(step, [request.out for request in requests])
-            if self.settings.on_step is not None:
-                self.settings.on_step(n, [None if token == text.mask else token for token in text.written])
-
-    def result(self) -> Completion:
-        """The text up to an end token; of one that was cancelled, up to the first mask."""
-        ends, written = self.context.tokenizer.eog_ids, self.text.written
-        n = next((i for i, t in enumerate(written) if t in ends or t == self.text.mask), len(written))
-        stopped = n < len(written) and written[n] in ends
-        stream = self.context.tokenizer.stream(skip_special=True)
-        return Completion(
-            text="".join(map(stream.push, written[:n])) + stream.flush(),
-            token_ids=written[:n],
-            finish_reason="stop" if stopped else "cancelled" if self.cancelled else "length",
-            prompt_tokens=len(self.text.prompt),
-            stop_reason=written[n] if stopped else None,
-        )
-
-
-def denoised(context: EngineContext, prompt: Any, options: Mapping[str, Any]) -> Completion:
-    """The text of `Engine.diffuse`, whose steps the calling thread waits for."""
-    denoising = Denoising(context, prompt, options)
-    for requests, outbox in denoising.rounds():
-        context.core.run(requests, outbox)
-    return denoising.result()
-
-
-def check_denoises(context: EngineContext) -> None:
-    """Raises GenerateError for a model of another kind, EngineClosedError once the engine is closed."""
-    context.core.check_open()
-    if not context.spec.denoises:
-        use = "generate() is for it" if context.spec.causal else "it is for embed() alone"
-        raise GenerateError(f"architecture {context.spec.arch} does not denoise texts: {use}")
-
-
-def mask_of(context: EngineContext, settings: DiffusionSettings) -> int:
-    """The mask's id. Raises ConfigError where neither file nor caller says it."""
-    if settings.mask_token is not None:
-        return check_token("mask_token", settings.mask_token, context.spec.n_vocab)
-    if context.tokenizer.mask_id is None:
-        raise ConfigError("the model's file names no mask token (tokenizer.ggml.mask_token_id): give mask_token")
-    return context.tokenizer.mask_id
-
-
-def read_masked(context: EngineContext, prompt: Any, max_tokens: int, mask: int) -> list[int]:
-    """The prompt's tokens. Raises ContextOverflowError without room for the output, ConfigError for a mask in it."""
-    ids = context.factory.ids("prompt", prompt)
-    if len(ids) + max_tokens > context.context_size:
-        raise ContextOverflowError(
-            f"prompt has {len(ids)} tokens, max_tokens is {max_tokens} and context_size {context.context_size}, which "
-            "holds both: shorten one, or load with a larger context_size"
-        )
-    if mask in ids:
-        raise ConfigError(f"prompt has the mask token {mask} at index {ids.index(mask)}: what follows it is written")
-    return ids

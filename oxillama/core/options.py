@@ -16,6 +16,7 @@ from oxillama.chat.format import ChatFormat
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import ToolFormat
 from oxillama.config import MAX_CONTEXT, SamplingOptions, field_names
+from oxillama.core.answer_options import ToolUse, check_tool_use
 from oxillama.core.draft_options import (
     DRAFT_FIELDS,
     NO_DRAFTS,
@@ -25,13 +26,13 @@ from oxillama.core.draft_options import (
     read_drafts,
 )
 from oxillama.core.logprobs import MAX_LOGPROBS
-from oxillama.core.prompts import Tools, check_stop, make_chain
+from oxillama.core.prompts import Tools, check_stop
 from oxillama.core.results import CancelToken
-from oxillama.core.tool_use import ToolUse, check_tool_use
 from oxillama.errors import ConfigError
 from oxillama.lora import LoraSet, Wanted, check_wanted
 from oxillama.sampler_config import MAX_SEED, SamplerConfig, checked_ids
 from oxillama.sampling import LogitsProcessor, SamplerChain
+from oxillama.sampling.chain import make_chain
 from oxillama.sampling.rejection import check_chain
 from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import MAX_PRIORITY

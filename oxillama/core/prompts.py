@@ -1,14 +1,10 @@
 """Prompts: texts, token ids and messages that callers give, checked."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from oxillama._util.checks import are_ints, check_flag, check_float, check_int, check_type, given_of
-from oxillama.config import SamplerConfig
+from oxillama._util.checks import are_ints, check_flag, check_int
 from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
-from oxillama.sampling import SamplerChain
 from oxillama.tokenizer import Tokenizer
 
 __all__ = [
@@ -22,7 +18,6 @@ __all__ = [
     "check_tokens",
     "fim_marks",
     "infill_ids",
-    "make_chain",
     "opening",
     "plain",
     "read_prompt",
@@ -37,14 +32,6 @@ _TO_PYTHON = ("as_py", "to_pylist", "tolist", "to_list")
 _NULLS = ("NAType", "NaTType")  # pandas' own
 # Of a text for each token of the context: with no more, it is tokenised before it is known whether it fits.
 CHARACTERS = 8
-# Of defaults that may be others, with which temperature 0 is not the likeliest token.
-LIKELIEST: dict[str, Any] = {
-    "repetition_penalty": 1.0,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-    "dry_multiplier": 0.0,
-    "mirostat": 0,
-}
 
 
 def check_token(name: str, value: Any, n_vocab: int) -> int:
@@ -155,33 +142,6 @@ def check_stop(name: str, stop: Any) -> tuple[str, ...]:
         if not isinstance(text, str) or not text:
             raise ConfigError(f"{name} must hold strings of at least one character, not {text!r}")
     return stops
-
-
-def make_chain(
-    sampler: SamplerConfig | SamplerChain | None, options: Mapping[str, Any], defaults: SamplerChain
-) -> SamplerChain:
-    """The chain for `sampler` with the fields in `options` replaced. Raises ConfigError for their values.
-
-    options: None stands for a field that isn't given. defaults: what counts without a sampler, but for its penalties
-    and mirostat if `options` ask for temperature 0.
-    """
-    options = given_of(options)
-    if sampler is not None:
-        check_type("sampler", sampler, SamplerConfig, SamplerChain)
-    if isinstance(sampler, SamplerChain):
-        return sampler.with_config(replace(sampler.config, **options)) if options else sampler
-    if sampler is None:
-        if not options:
-            return defaults
-        sampler = defaults.config
-        if asks_for_likeliest(options):
-            options = {**LIKELIEST, **options}
-    return SamplerChain.from_config(replace(sampler, **options) if options else sampler)
-
-
-def asks_for_likeliest(options: Mapping[str, Any]) -> bool:
-    """Whether the sampling options of a call ask for temperature 0. Raises ConfigError for what is no temperature."""
-    return "temperature" in options and not check_float("temperature", options["temperature"], 0.0, math.inf)
 
 
 def check_length(

@@ -12,6 +12,7 @@ from blake3 import blake3
 from oxillama._util.lazy import lazy
 from oxillama._util.owned import Bound, OwnedCache
 from oxillama.chat.answer_reading import AnswerReading
+from oxillama.core.answer_options import HeldText, ToolUse, warnings_of
 from oxillama.core.draft_options import NO_DRAFTS, DraftOptions
 from oxillama.core.draft_scheduler import BoundDrafts
 from oxillama.core.generation_request import ControlStopMatcher, GenerationRequest, StopMatcher
@@ -19,7 +20,6 @@ from oxillama.core.logprobs import LogprobComputer, LogprobRecorder
 from oxillama.core.options import TextOptions
 from oxillama.core.prompts import check_length, check_tokens
 from oxillama.core.request import ResultQueue
-from oxillama.core.tool_use import HeldText, ToolUse, warnings_of
 from oxillama.drafts.draft import Target
 from oxillama.errors import ConfigError, ContextOverflowError, GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary

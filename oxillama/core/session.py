@@ -22,13 +22,14 @@ from oxillama._util.signatures import takes
 from oxillama.config import SamplerConfig, SamplingOptions
 from oxillama.core.engine_core import EngineCore
 from oxillama.core.options import GenerateOptions, ServingOptions
-from oxillama.core.prompts import check_token, check_tokens, make_chain
+from oxillama.core.prompts import check_token, check_tokens
 from oxillama.core.request import Request, ResultQueue, SnapshotOptions, SnapshotProtocol, Want
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import FinishReason
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, GrammarError
 from oxillama.lora import NO_LORAS, LoraSet
 from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
+from oxillama.sampling.chain import make_chain
 from oxillama.sampling.sampler import check_processors
 from oxillama.scheduling.sequence import Sequence, n_common
 

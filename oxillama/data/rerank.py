@@ -34,7 +34,7 @@ class Rerank(Mapper):
         on_error: OnError = "raise", progress: Progress = False, engine: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:  # fmt: skip
-        from oxillama.core.embedding import RerankOptions
+        from oxillama.core.ranking import RerankOptions
 
         super().__init__(model, output, on_error=on_error, progress=progress, engine=engine)
         check_keywords("Rerank", options, RerankOptions.__annotations__)

@@ -33,18 +33,14 @@ from oxillama.core.beam_rounds import BeamKeywords, BeamSearchOptions, start_sea
 from oxillama.core.beam_search import BeamOptions, BeamSearchConfig
 from oxillama.core.chat import chat_call, chat_request, infill_request
 from oxillama.core.context import LoadedEngine
+from oxillama.core.denoising import Denoising, DiffuseOptions
 from oxillama.core.embedding import (
-    Denoising,
-    DiffuseOptions,
     Embeddings,
     EmbedOptions,
     EmbedPooling,
-    RankedDocument,
-    RerankOptions,
     choose_pooling,
     embedding_requests,
     logits_request,
-    ranking_requests,
 )
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.options import (
@@ -60,6 +56,7 @@ from oxillama.core.options import (
     read_options,
 )
 from oxillama.core.prompts import Messages, check_callback, infill_ids, plain, read_prompt, read_prompts
+from oxillama.core.ranking import RankedDocument, RerankOptions, ranking_requests
 from oxillama.core.request import ResultQueue
 from oxillama.core.results import BatchFailure, BeamHypothesis, Completion
 from oxillama.core.session import SamplerLike, SessionOptions, session_options

@@ -15,14 +15,14 @@ from oxillama._util.checks import check_flag, check_int, check_keywords
 from oxillama._util.places import Path
 from oxillama._util.signatures import takes
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, SamplingOptions, field_names
-from oxillama.core import embedding
+from oxillama.core import denoising, embedding, ranking
 from oxillama.core.batch import Batch, BatchSettings, Errors, batch_runner
 from oxillama.core.beam_rounds import BeamKeywords, BeamRounds, BeamSearchOptions, start_search
 from oxillama.core.beam_search import BeamOptions, BeamSearchConfig
 from oxillama.core.chat import chat_call, chat_ids, chat_request, infill_request
 from oxillama.core.context import ENGINES, EngineContext, LoadedEngine, reopened_engine, ticket_of
 from oxillama.core.conversation import Conversation
-from oxillama.core.embedding import Embeddings, EmbedOptions, EmbedPooling, RankedDocument, RerankOptions
+from oxillama.core.embedding import Embeddings, EmbedOptions, EmbedPooling
 from oxillama.core.loading import EngineParts, load_parts, make_config, make_context
 from oxillama.core.options import (
     BatchOptions,
@@ -37,6 +37,7 @@ from oxillama.core.options import (
     read_options,
 )
 from oxillama.core.prompts import Messages, check_token, infill_ids
+from oxillama.core.ranking import RankedDocument, RerankOptions
 from oxillama.core.request import SnapshotOptions, SnapshotProtocol
 from oxillama.core.results import BatchFailure, BeamHypothesis, Completion
 from oxillama.core.session import SamplerLike, Session, SessionOptions, session_options
@@ -144,10 +145,10 @@ class Engine:
         parsed = read_options("stream", {"n": n, **options}, self._factory.default_chain)
         return start_stream(self.context, prompt, parsed)
 
-    @takes(embedding.DiffuseOptions, DiffusionSettings)
-    def diffuse(self, prompt: Prompt, **options: Unpack[embedding.DiffuseOptions]) -> Completion:
+    @takes(denoising.DiffuseOptions, DiffusionSettings)
+    def diffuse(self, prompt: Prompt, **options: Unpack[denoising.DiffuseOptions]) -> Completion:
         """Continues a prompt by denoising, with a model that does so (LLaDA, Dream, RND1); errors are `generate`'s."""
-        return embedding.denoised(self.context, prompt, options)
+        return denoising.denoised(self.context, prompt, options)
 
     @overload
     def chat(
@@ -338,17 +339,16 @@ class Engine:
         """Names of the scores that pooling "rank" gives; empty if the model has no classifier, or nameless ones."""
         return () if self.context.classifier is None else self.context.classifier.labels
 
-    @takes(RerankOptions, embedding.ranking_requests)
+    @takes(RerankOptions, ranking.ranking_requests)
     def rerank(self, query: str, documents: SequenceOf[str], **options: Unpack[RerankOptions]) -> list[RankedDocument]:
         """The documents, best first; of equal ones, the first that was given.
 
         Query and document are read together, as the model's file says (its chat template named "rerank"), or else as
         two texts with the encoder's separators. Scores are the encoder's logits, or a decoder's probabilities.
 
-        Raises ConfigError, ContextOverflowError (a pair is too long), TokenizerError; UnsupportedModelError if the
-        model has no classifier, or no template and no separators.
+        Raises ConfigError, TokenizerError, ContextOverflowError; UnsupportedModelError if the model can't rank pairs.
         """
-        requests, outbox, results = embedding.ranking_requests(self.context, query, documents, options)
+        requests, outbox, results = ranking.ranking_requests(self.context, query, documents, options)
         self._core.run(requests, outbox)
         return results()
 

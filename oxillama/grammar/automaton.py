@@ -16,10 +16,10 @@ that call them, so that a text like a JSON string is followed by one automaton w
 
 from functools import lru_cache
 
-from oxillama.kernels.grammar_automaton import Automaton, NoTextError
-from oxillama.kernels.grammar_budget import Budget
-from oxillama.kernels.grammar_rules import Rules
-from oxillama.kernels.grammar_trie import TokenTrie
+from oxillama.grammar.automata.automaton import Automaton, NoTextError
+from oxillama.grammar.automata.budget import Budget
+from oxillama.grammar.automata.rules import Rules
+from oxillama.grammar.automata.trie import TokenTrie
 
 __all__ = [
     "MAX_CHAR",

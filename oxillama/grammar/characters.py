@@ -5,8 +5,8 @@ They are those of the Unicode version that Python knows (`unicodedata.unidata_ve
 
 from functools import lru_cache
 
+from oxillama.grammar.automata.spelling import category_runs
 from oxillama.grammar.automaton import MAX_CHAR, Range, character_ranges
-from oxillama.kernels.grammar_spelling import category_runs
 
 __all__ = ["category_ranges"]
 

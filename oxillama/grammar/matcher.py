@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from oxillama._util.pickling import stays_here
 from oxillama._util.sharing import members
 from oxillama.errors import GrammarError, PickleError
+from oxillama.grammar.automata.masks import Masks, apply_mask
+from oxillama.grammar.automata.stacks import Stacks
+from oxillama.grammar.automata.triggers import Triggers
 from oxillama.grammar.automaton import Automaton, Budget, RuleSet, Vocabulary
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.regular import choices_rules, regex_rules
-from oxillama.kernels.grammar import Masks, apply_mask
-from oxillama.kernels.grammar_stacks import Stacks
-from oxillama.kernels.grammar_triggers import Triggers
 
 __all__ = ["Grammar", "GrammarState", "apply_grammar_mask"]
 

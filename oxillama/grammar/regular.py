@@ -7,8 +7,8 @@ states, and for every length.
 from collections.abc import Callable, Iterable, Sequence
 
 from oxillama.errors import GrammarError
+from oxillama.grammar.automata.dfa import MAX_WORK, WORK_UNITS, Dfa, Part
 from oxillama.grammar.automaton import Budget, Range, RuleSet, utf8_sequences
-from oxillama.grammar.dfa import MAX_WORK, WORK_UNITS, Dfa, Part
 from oxillama.grammar.regex import ANY, EMPTY, Node, parse_regex
 
 __all__ = [

@@ -72,7 +72,7 @@ class Lora:
         UnsupportedModelError if the names in its folder are not known for this architecture.
         """
         if self.arch is None:
-            from oxillama.lora.names import to_gguf
+            from oxillama.lora.peft_names import to_gguf
 
             return to_gguf(self._changes, spec)
         if self.arch != spec.arch:

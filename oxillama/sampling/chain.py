@@ -1,8 +1,11 @@
 """Sampler chain: the stages that choose a token, in their order."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from oxillama._util.checks import check_type
+from oxillama._util.checks import check_float, check_type, given_of
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels.sampling import Candidates
@@ -10,9 +13,19 @@ from oxillama.sampling.distribution import Distribution, certain, distribution_o
 from oxillama.sampling.stages import CHOOSING, STAGES, Stage, default_stages, draw, grammar, greedy, masks
 from oxillama.sampling.state import SamplerState
 
-__all__ = ["SamplerChain"]
+__all__ = ["SamplerChain", "make_chain"]
 
 NO_CHOICE = "the sampler chain ended without choosing a token: end it with the stage draw or greedy"
+
+
+# Of defaults that may be others, with which temperature 0 is not the likeliest token.
+LIKELIEST: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "dry_multiplier": 0.0,
+    "mirostat": 0,
+}
 
 
 class SamplerChain:
@@ -128,3 +141,30 @@ def _stage(name: str, stage: object) -> Stage:
 
 def _name(stage: Stage) -> str:
     return getattr(stage, "__name__", repr(stage))
+
+
+def make_chain(
+    sampler: SamplerConfig | SamplerChain | None, options: Mapping[str, Any], defaults: SamplerChain
+) -> SamplerChain:
+    """The chain for `sampler` with the fields in `options` replaced. Raises ConfigError for their values.
+
+    options: None stands for a field that isn't given. defaults: what counts without a sampler, but for its penalties
+    and mirostat if `options` ask for temperature 0.
+    """
+    options = given_of(options)
+    if sampler is not None:
+        check_type("sampler", sampler, SamplerConfig, SamplerChain)
+    if isinstance(sampler, SamplerChain):
+        return sampler.with_config(replace(sampler.config, **options)) if options else sampler
+    if sampler is None:
+        if not options:
+            return defaults
+        sampler = defaults.config
+        if asks_for_likeliest(options):
+            options = {**LIKELIEST, **options}
+    return SamplerChain.from_config(replace(sampler, **options) if options else sampler)
+
+
+def asks_for_likeliest(options: Mapping[str, Any]) -> bool:
+    """Whether the sampling options of a call ask for temperature 0. Raises ConfigError for what is no temperature."""
+    return "temperature" in options and not check_float("temperature", options["temperature"], 0.0, math.inf)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
+from oxillama.core.answer_options import AnswerOptions, ToolUse
 from oxillama.core.async_requests import Call, CoroutineBell
 from oxillama.core.chat import chat_prompt, owner_of
 from oxillama.core.generation_request import GenerationRequest
@@ -13,7 +14,6 @@ from oxillama.core.options import PromptOptions, TextOptions, check_limit, read_
 from oxillama.core.prompts import check_length
 from oxillama.core.request import ResultQueue
 from oxillama.core.results import Chunk
-from oxillama.core.tool_use import AnswerOptions, ToolUse
 from oxillama.errors import ConfigError, ContextOverflowError, GrammarError, UnsupportedModelError
 from oxillama.sampling import SamplerChain
 from oxillama.server.errors import ApiError, api_error, bad_value

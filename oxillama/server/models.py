@@ -20,13 +20,13 @@ from oxillama.chat.template import ChatTemplate
 from oxillama.chat.tool_display import answer_format
 from oxillama.config import SamplerConfig, field_names
 from oxillama.core.chat import template_for
-from oxillama.core.prompts import make_chain
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.engine import Engine
 from oxillama.errors import ChatTemplateError, ConfigError, ModelFileError, OxiLlamaError, ThreadStartError
 from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.kernels import _table
 from oxillama.sampling import SamplerChain
+from oxillama.sampling.chain import make_chain
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
 from oxillama.server.json_pieces import Body

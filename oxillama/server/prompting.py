@@ -12,9 +12,9 @@ from oxillama.chat.format import ChatFormat
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_display import note_of
 from oxillama.chat.variables import EFFORT_VARIABLES
+from oxillama.core.answer_options import AnswerOptions
 from oxillama.core.chat import chat_ids, template_for
 from oxillama.core.options import PromptOptions
-from oxillama.core.tool_use import AnswerOptions
 from oxillama.errors import ChatTemplateError, TemplateVariableError
 from oxillama.server.custom import FaultOf, plain_messages, read_functions
 from oxillama.server.errors import bad_value

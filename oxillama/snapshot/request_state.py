@@ -18,10 +18,10 @@ from oxillama._util.json_fields import Fields
 from oxillama.chat.calls import BrokenToolCall, ToolCall
 from oxillama.chat.message import ToolCallDelta
 from oxillama.config import EngineConfig, SamplerConfig, field_names
+from oxillama.core.answer_options import tools_state
 from oxillama.core.draft_options import MAX_DRAFTS, MAX_SPECULATIVE, NO_DRAFTS, DraftOptions, Speculation
 from oxillama.core.options import ServingOptions
 from oxillama.core.results import Chunk, FinishReason, TokenLogprob, Usage
-from oxillama.core.tool_use import tools_state
 from oxillama.drafts.draft import Draft
 from oxillama.drafts.grammar_draft import GrammarDraft
 from oxillama.drafts.prompt_lookup import MAX_NGRAM, PromptLookup

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from oxillama._util.checks import MAX_CONTEXT
 from oxillama._util.json_fields import Fields
 from oxillama._util.settings import check_fields
+from oxillama.core.answer_options import read_tool_use
 from oxillama.core.draft_options import MAX_SPECULATIVE, DraftOptions
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.logprobs import MAX_LOGPROBS, LogprobRecorder
@@ -16,7 +17,6 @@ from oxillama.core.options import MAX_COMPLETIONS, StoppingCriterion, TextOption
 from oxillama.core.prompts import check_stop
 from oxillama.core.request import ResultQueue
 from oxillama.core.results import Chunk, TokenLogprob, Usage
-from oxillama.core.tool_use import read_tool_use
 from oxillama.errors import (
     ConfigError,
     ContextOverflowError,

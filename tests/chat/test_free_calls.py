@@ -6,7 +6,7 @@ from oxillama.chat import ChatTemplate
 from oxillama.chat.format import ChatFormat
 from oxillama.chat.tool_format import FORMATS
 from oxillama.errors import GrammarError
-from oxillama.kernels.grammar_budget import UNITS
+from oxillama.grammar.automata.budget import UNITS
 from tests.chat.templates import TEMPLATES, THINKING
 
 UNIQUE = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}

@@ -5,12 +5,12 @@ import copy
 import pytest
 
 import oxillama as ox
+from oxillama.core.answer_options import AnswerOptions
 from oxillama.core.batch import BatchSettings, read_settings
 from oxillama.core.beam_rounds import start_search
 from oxillama.core.chat import chat_call, chat_prompt, chat_request, infill_request, owner_of
 from oxillama.core.draft_options import read_drafts
 from oxillama.core.options import PromptOptions, read_options
-from oxillama.core.tool_use import AnswerOptions
 from tests.fakes import assert_idle
 
 TEMPLATE = (

@@ -6,7 +6,7 @@ import pytest
 
 import oxillama as ox
 from oxillama._util.json_fields import Fields
-from oxillama.core.tool_use import read_tool_use, tools_state
+from oxillama.core.answer_options import read_tool_use, tools_state
 from tests.fakes import assert_idle
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 9}}, "required": ["a"]}

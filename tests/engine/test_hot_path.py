@@ -24,4 +24,4 @@ def test_a_call_enters_nothing_that_it_did_not_ask_for():
     folders = {file.split("/")[0] for file in found.files}
     assert not folders & {"drafts", "grammar", "lora", "offload", "snapshot", "speculative", "tools"}
     modules = {file.removeprefix("core/") for file in found.files}
-    assert not modules & {"draft_options.py", "logprobs.py", "session.py", "tool_use.py", "beam_search.py"}
+    assert not modules & {"draft_options.py", "logprobs.py", "session.py", "answer_options.py", "beam_search.py"}

@@ -8,7 +8,7 @@ import pytest
 
 import oxillama as ox
 import oxillama.gguf as gguf
-from oxillama.core.embedding import pair_ids
+from oxillama.core.ranking import pair_ids
 from oxillama.errors import (
     ConfigError,
     ContextOverflowError,

@@ -9,8 +9,8 @@ import pytest
 import oxillama as ox
 from oxillama.cli import main
 from oxillama.config import SamplerConfig
-from oxillama.core.prompts import make_chain
 from oxillama.sampling import SamplerChain
+from oxillama.sampling.chain import make_chain
 from oxillama.snapshot.request_state import config_of, sampler_config_state
 
 PROMPT = "Once upon a time"

@@ -19,7 +19,12 @@ __all__ = ["begin", "build", "features", "install"]
 
 ROOT = Path(__file__).parents[2]
 FIRST = 1 << 32  # numbers of native places begin here
-PATTERNS = ("gguf/_scan.c", "kernels/grammar*.c")
+PATTERNS = (
+    "gguf/_scan.c",
+    "grammar/automata/*.c",
+    "grammar/json_schema/literal.c",
+    "grammar/json_schema/shared_parts.c",
+)
 BUCKETS = np.searchsorted([1, 2, 3, 4, 8, 16, 32, 128], np.arange(256), "right") - 1
 
 
@@ -40,12 +45,12 @@ def build(folder: Path):
     headers = ["-Icsrc", f"-I{sysconfig.get_paths()['include']}", "-fopenmp", "-fsanitize-coverage=trace-pc"]
 
     def compile_one(job):
-        source, flags = job
-        output = folder / (".".join(source.with_suffix("").parts[-3:]) + ".so")
+        source, root, flags = job
+        output = folder / (".".join(source.relative_to(root).with_suffix("").parts) + ".so")
         if not output.exists() or output.stat().st_mtime < source.stat().st_mtime:
             subprocess.run([*common, *flags, str(source), "-o", str(output)], check=True, cwd=ROOT)
 
-    jobs = [(Path(__file__).with_suffix(".c"), []), *((source, headers) for source in sources)]
+    jobs = [(Path(__file__).with_suffix(".c"), ROOT, []), *((path, ROOT / "build/cython", headers) for path in sources)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compile_one, jobs))
     return folder

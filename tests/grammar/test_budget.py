@@ -10,11 +10,12 @@ import pytest
 
 from oxillama.chat.tool_format import find_format
 from oxillama.errors import GrammarError
-from oxillama.grammar import Grammar, RuleSet, dfa
+from oxillama.grammar import Grammar, RuleSet
+from oxillama.grammar.automata import budget as budget_module
+from oxillama.grammar.automata import dfa
+from oxillama.grammar.automata.budget import UNITS
 from oxillama.grammar.json_schema import JsonSchemaCompiler, numbers, strings
 from oxillama.grammar.json_schema import json_text as texts
-from oxillama.kernels import grammar_budget
-from oxillama.kernels.grammar_budget import UNITS
 
 compiled = JsonSchemaCompiler.compile
 draw = random.Random(1)
@@ -267,7 +268,7 @@ def test_rules_made_by_hand_have_the_same_budget():
 )
 def test_a_budget_travels_with_the_grammar(make, source, monkeypatch):
     own, default = make(source, budget=UNITS), make(source)
-    monkeypatch.setattr(grammar_budget, "UNITS", 5)
+    monkeypatch.setattr(budget_module, "UNITS", 5)
     with pytest.raises(GrammarError, match="budget of 5 units"):
         pickle.loads(pickle.dumps(default))
     assert pickle.loads(pickle.dumps(own)).automaton.n_states == own.automaton.n_states

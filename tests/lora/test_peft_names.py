@@ -9,8 +9,8 @@ import pytest
 import oxillama.gguf as gguf
 from oxillama.errors import LoraError, UnsupportedModelError
 from oxillama.lora import Lora, LoraRegistry
-from oxillama.lora.names import to_gguf
 from oxillama.lora.namings import REFUSED, naming_of
+from oxillama.lora.peft_names import to_gguf
 from oxillama.models import architectures, load_model
 from tests.lora.files import write_peft
 from tests.lora.peft import in_pairs, module

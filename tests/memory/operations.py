@@ -9,8 +9,8 @@ import numpy as np
 import oxillama as ox
 from oxillama.core.loading import shipped_model
 from oxillama.grammar import Grammar
-from oxillama.kernels.grammar_stacks import Stacks
-from oxillama.kernels.grammar_trie import TokenTrie
+from oxillama.grammar.automata.stacks import Stacks
+from oxillama.grammar.automata.trie import TokenTrie
 from oxillama.kernels.repeats import repeat_lengths
 from oxillama.kernels.sampling import Candidates
 from oxillama.tokenizer._merging import Merger, MergeTable

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import oxillama as ox
-from oxillama.core.embedding import pair_ids
+from oxillama.core.ranking import pair_ids
 from tests.real.converted import minilm, multilingual_e5
 
 DATA = Path(__file__).parents[1] / "data/embeddings"

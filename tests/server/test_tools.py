@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from oxillama.core.tool_use import ToolUse
+from oxillama.core.answer_options import ToolUse
 from tests.server.client import HI
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"

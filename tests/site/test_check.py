@@ -11,7 +11,9 @@ from tests.site.pages import ROOT
 def check():
     spec = importlib.util.spec_from_file_location("check", ROOT / "asv_benchmarks/check.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "asv_benchmarks")
+        spec.loader.exec_module(module)
     return module
 
 

@@ -15,7 +15,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
-from oxillama.core.embedding import pair_ids
+from oxillama.core.ranking import pair_ids
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer import Tokenizer
 from tests.tokenizer.build import DATA, P, make

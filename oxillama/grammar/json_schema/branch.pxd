@@ -1,6 +1,6 @@
 cimport cython
 
-from oxillama.kernels.grammar_literal cimport Literal
+from oxillama.grammar.json_schema.literal cimport Literal
 
 
 @cython.final

@@ -8,7 +8,7 @@ from oxillama.grammar.json_schema.literals import ALL, OBJECT
 from oxillama.grammar.json_schema.numbers import Numbers
 from oxillama.grammar.json_schema.strings import Strings
 
-from oxillama.kernels.grammar_literal cimport Literal
+from oxillama.grammar.json_schema.literal cimport Literal
 
 cdef frozenset NOTHING = frozenset()
 cdef object ANY_NUMBER = Numbers()

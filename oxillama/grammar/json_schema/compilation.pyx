@@ -18,8 +18,8 @@ from oxillama.grammar.json_schema.tableau import Tableau
 from oxillama.grammar.regular import PROPERTY_UNITS, pattern_units
 
 from oxillama.grammar.json_schema.branch cimport Branch
-from oxillama.kernels.grammar_literal cimport Literal
-from oxillama.kernels.grammar_rules cimport Rules
+from oxillama.grammar.json_schema.literal cimport Literal
+from oxillama.grammar.automata.rules cimport Rules
 
 cdef enum:
     MAX_RULES = 20_000

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from oxillama.grammar.dfa import WORK_UNITS, Part, is_empty
+from oxillama.grammar.automata.dfa import WORK_UNITS, Part, is_empty
 from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.json_schema.literals import Literal, refusal
 from oxillama.grammar.json_schema.strings import Strings, string_expr

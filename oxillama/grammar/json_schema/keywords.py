@@ -5,7 +5,8 @@ from fractions import Fraction
 from typing import Protocol
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.dfa import Part
+from oxillama.grammar.automata.budget import Budget
+from oxillama.grammar.automata.dfa import Part
 from oxillama.grammar.json_schema.branch import Branch, Fork
 from oxillama.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
 from oxillama.grammar.json_schema.disjoint import PAIRS, Disjoint
@@ -17,7 +18,6 @@ from oxillama.grammar.json_schema.strings import format_parts, pattern_parts
 from oxillama.grammar.json_schema.synthetic import absent, composite, made, present
 from oxillama.grammar.json_schema.unevaluated import Links, combinations
 from oxillama.grammar.regular import pattern_units
-from oxillama.kernels.grammar_budget import Budget
 
 __all__ = ["HANDLERS", "OF_ARRAYS", "OF_OBJECTS", "SPEAKING"]
 

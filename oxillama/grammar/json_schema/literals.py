@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from oxillama.errors import GrammarError
-from oxillama.kernels.grammar_literal import Literal
+from oxillama.grammar.json_schema.literal import Literal
 
 __all__ = [
     "ALL",

@@ -14,7 +14,7 @@ from libc.stdint cimport int32_t
 from operator import itemgetter
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.dfa import matches
+from oxillama.grammar.automata.dfa import matches
 from oxillama.grammar.json_schema.checks import counted, mapped, names
 from oxillama.grammar.json_schema.free_names import others
 from oxillama.grammar.json_schema.literals import refusal
@@ -23,9 +23,9 @@ from oxillama.grammar.json_schema.strings import Strings, pattern_parts
 from oxillama.grammar.regular import pattern_units
 
 from oxillama.grammar.json_schema.object_automaton cimport Pair, Plan
-from oxillama.kernels.grammar_budget cimport Budget
-from oxillama.kernels.grammar_literal cimport Literal
-from oxillama.kernels.grammar_rules cimport ALT, SEQ, Rules
+from oxillama.grammar.automata.budget cimport Budget
+from oxillama.grammar.json_schema.literal cimport Literal
+from oxillama.grammar.automata.rules cimport ALT, SEQ, Rules
 
 cdef enum:
     MAX_PERMUTED = 6

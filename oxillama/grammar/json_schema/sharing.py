@@ -6,7 +6,7 @@ that other programs write repeat themselves a lot, and so would all combinations
 
 from typing import Any
 
-from oxillama.kernels.grammar_sharing import Sharing, refuse_reserved
+from oxillama.grammar.json_schema.shared_parts import Sharing, refuse_reserved
 
 __all__ = ["shared"]
 

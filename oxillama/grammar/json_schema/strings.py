@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+from oxillama.grammar.automata.dfa import Part, matches
 from oxillama.grammar.automaton import Budget
-from oxillama.grammar.dfa import Part, matches
 from oxillama.grammar.json_schema.formats import FORMATS, NARROW_FORMATS
 from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.json_schema.string_complement import complement_expr, is_plain_text

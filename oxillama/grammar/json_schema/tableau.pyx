@@ -17,8 +17,8 @@ from oxillama.grammar.json_schema.product import first_too_many
 from oxillama.grammar.json_schema.unevaluated import KEYWORDS, Links, resolve
 
 from oxillama.grammar.json_schema.branch cimport Branch, Fork, KnownProperties, PropertyFacts, Way
-from oxillama.kernels.grammar_budget cimport Budget
-from oxillama.kernels.grammar_literal cimport Literal
+from oxillama.grammar.automata.budget cimport Budget
+from oxillama.grammar.json_schema.literal cimport Literal
 
 cdef enum:
     MAX_BRANCHES = 2048

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.float_text import json_of
-from oxillama.core.embedding import EmbeddingBatch, ranked, read_pairs
+from oxillama.core.embedding import EmbeddingBatch
+from oxillama.core.ranking import ranked, read_pairs
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped, new_id
 from oxillama.server.fields_numbers import CLASSIFY, EMBEDDINGS, RERANK, SCORE

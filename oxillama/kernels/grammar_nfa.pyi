@@ -1,4 +1,0 @@
-from oxillama.kernels.grammar_rules import Rules
-
-class Nfa:
-    def __init__(self, rules: Rules, root: int) -> None: ...
