@@ -9,6 +9,7 @@ from oxillama.chat.call_grammar import AnswerGrammar, answer_grammar, argument_f
 from oxillama.chat.dispatch import read_tools
 from oxillama.chat.grammar_parts import ControlToken
 from oxillama.chat.harmony import BEGIN, END, MESSAGE
+from oxillama.chat.implied_marks import cut_reasoning, told_calls
 from oxillama.chat.layout import Layout
 from oxillama.chat.parser import ChatParser
 from oxillama.chat.patterns import Hole
@@ -26,7 +27,6 @@ from oxillama.chat.shapes import (
     Tagged,
 )
 from oxillama.chat.template import ChatTemplate
-from oxillama.chat.told import cut_reasoning, told_calls
 from oxillama.errors import ConfigError, ToolFormatError
 from oxillama.grammar.automaton import RuleSet
 from oxillama.sampler_config import SchemaMode

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from oxillama.server.errors import bad_value
-from oxillama.server.kinds import LEFT_OUT, Other
+from oxillama.server.field_types import LEFT_OUT, Other
 from oxillama.server.reading import Reading
 
 __all__ = ["not_shown", "other_content", "result_content", "vendor_tool"]

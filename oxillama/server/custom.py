@@ -9,7 +9,7 @@ from typing import Any
 
 from oxillama.grammar.regex import parse_regex
 from oxillama.server.errors import bad_value
-from oxillama.server.kinds import Item, Message, Tool, Values
+from oxillama.server.field_types import Item, Message, Tool, Values
 from oxillama.server.reading import Reading
 
 __all__ = ["FaultOf", "InputReader", "custom_names", "plain_messages", "read_functions"]

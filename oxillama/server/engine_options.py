@@ -12,12 +12,12 @@ from oxillama.errors import ContextOverflowError
 from oxillama.sampler_config import MAX_SEED
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange
+from oxillama.server.field_types import Values
 from oxillama.server.fields import SAMPLING, SERVING
 from oxillama.server.generation import NO_CONSTRAINT, Constraint, Keywords
-from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
-from oxillama.server.turns import text_parts
+from oxillama.server.translate import text_parts
 
 __all__ = ["limited", "read_constraint", "read_engine"]
 

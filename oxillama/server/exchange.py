@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from oxillama.server.admission import Slot
 from oxillama.server.auth import ANYONE, Key, anyone, cors_headers
 from oxillama.server.bodies import parse_body, read_body, unpacked
 from oxillama.server.errors import ApiError, ClientGone
+from oxillama.server.field_types import Reading, Record
 from oxillama.server.headers import encoded, listed
 from oxillama.server.json_pieces import as_json, written
-from oxillama.server.kinds import Reading, Record
-from oxillama.server.limits import Place
 from oxillama.server.service import Service
 
-__all__ = ["METHODS", "Exchange", "Tally", "dumped", "new_id"]
+__all__ = ["METHODS", "Exchange", "UsageRecord", "dumped", "new_id"]
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LETTERS = (b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" * 5)[:256]  # one for each byte
@@ -34,7 +34,7 @@ def new_id(prefix: str = "") -> str:
     return prefix + os.urandom(24).translate(_LETTERS).decode()
 
 
-class Tally:
+class UsageRecord:
     """What an exchange used, for the log and the metrics. failed: code of an error that ended a stream."""
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ class Exchange:
         self.id = given if _ID.fullmatch(given) else new_id("req_")
         self.is_admin = False
         self.began = time.perf_counter()
-        self.tally = Tally()
-        self.place: Place | None = None
+        self.tally = UsageRecord()
+        self.place: Slot | None = None
         self.route = "other"
         self.parameters: Mapping[str, str] = {}
         self.status, self.n_bytes, self.n_read = 0, 0, 0

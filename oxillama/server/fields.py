@@ -14,7 +14,7 @@ from oxillama.sampler_config import CONSTRAINTS as FORMS
 from oxillama.sampler_config import MAX_SEED, MAX_TOKEN, SCHEMA_MODES, SamplerConfig
 from oxillama.server.content import other_content, result_content, vendor_tool
 from oxillama.server.errors import bad_value
-from oxillama.server.kinds import (
+from oxillama.server.field_types import (
     Any_,
     Boolean,
     Choice,

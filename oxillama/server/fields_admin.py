@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from oxillama.server.field_types import Field, Record, Text
 from oxillama.server.fields import refused
-from oxillama.server.kinds import Field, Record, Text
 
 __all__ = ["LOAD_ADAPTER", "MODEL_NAME", "NOTHING", "UNLOAD_ADAPTER"]
 

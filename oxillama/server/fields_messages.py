@@ -6,6 +6,22 @@ from typing import Any
 
 from oxillama.server.content import other_content, result_content, vendor_tool
 from oxillama.server.errors import ApiError
+from oxillama.server.field_types import (
+    LEFT_OUT,
+    Any_,
+    Boolean,
+    Choice,
+    Either,
+    Field,
+    Integer,
+    Json,
+    ListOf,
+    Number,
+    Only,
+    Record,
+    Tagged,
+    Text,
+)  # fmt: skip
 from oxillama.server.fields import (
     MAX_MESSAGES,
     MAX_NAME,
@@ -23,22 +39,6 @@ from oxillama.server.fields import (
     wished,
 )  # fmt: skip
 from oxillama.server.fields import TOKENS as MOST
-from oxillama.server.kinds import (
-    LEFT_OUT,
-    Any_,
-    Boolean,
-    Choice,
-    Either,
-    Field,
-    Integer,
-    Json,
-    ListOf,
-    Number,
-    Only,
-    Record,
-    Tagged,
-    Text,
-)  # fmt: skip
 from oxillama.server.reading import Reading
 
 __all__ = ["COUNT_TOKENS", "MESSAGES"]

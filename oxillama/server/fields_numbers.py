@@ -5,8 +5,8 @@ from __future__ import annotations
 from oxillama.config import MAX_CONTEXT
 from oxillama.core.embedding import POOLINGS
 from oxillama.sampler_config import MAX_TOKEN
+from oxillama.server.field_types import Boolean, Choice, Either, Field, Integer, ListOf, Record, Text
 from oxillama.server.fields import CHAT, IDS, MODEL, accepted, refused
-from oxillama.server.kinds import Boolean, Choice, Either, Field, Integer, ListOf, Record, Text
 
 __all__ = ["CLASSIFY", "DETOKENIZE", "EMBEDDINGS", "OF_MESSAGES", "RERANK", "SCORE", "TOKENIZE"]
 

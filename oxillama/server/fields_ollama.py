@@ -9,6 +9,23 @@ from oxillama.config import MAX_CONTEXT
 from oxillama.sampler_config import MAX_SEED, MAX_TOKEN
 from oxillama.server.content import not_shown, other_content, result_content
 from oxillama.server.errors import bad_value
+from oxillama.server.field_types import (
+    Any_,
+    Boolean,
+    Choice,
+    Either,
+    Field,
+    Integer,
+    ListOf,
+    Number,
+    Only,
+    Other,
+    Reading,
+    Record,
+    Tagged,
+    Text,
+    wrong,
+)
 from oxillama.server.fields import (
     BIG,
     MAX_MESSAGES,
@@ -26,23 +43,6 @@ from oxillama.server.fields import (
     wished,
 )  # fmt: skip
 from oxillama.server.fields_numbers import MAX_TEXTS
-from oxillama.server.kinds import (
-    Any_,
-    Boolean,
-    Choice,
-    Either,
-    Field,
-    Integer,
-    ListOf,
-    Number,
-    Only,
-    Other,
-    Reading,
-    Record,
-    Tagged,
-    Text,
-    wrong,
-)
 from oxillama.server.ollama.names import seconds_of
 
 __all__ = ["CHAT", "COPY", "CREATE", "EMBED", "EMBEDDINGS", "GENERATE", "OPTIONS", "REGISTRY", "SHOW"]

@@ -5,6 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from oxillama.server.content import other_content, result_content, vendor_tool
+from oxillama.server.field_types import (
+    LEFT_OUT,
+    Any_,
+    Boolean,
+    Choice,
+    Either,
+    Field,
+    Integer,
+    Json,
+    Kind,
+    ListOf,
+    MapOf,
+    Only,
+    Placed,
+    Record,
+    Tagged,
+    Text,
+)  # fmt: skip
 from oxillama.server.fields import (
     CHAT,
     MAX_MESSAGES,
@@ -22,24 +40,6 @@ from oxillama.server.fields import (
     refused,
     wish,
     wished,
-)  # fmt: skip
-from oxillama.server.kinds import (
-    LEFT_OUT,
-    Any_,
-    Boolean,
-    Choice,
-    Either,
-    Field,
-    Integer,
-    Json,
-    Kind,
-    ListOf,
-    MapOf,
-    Only,
-    Placed,
-    Record,
-    Tagged,
-    Text,
 )  # fmt: skip
 from oxillama.server.reading import Reading
 

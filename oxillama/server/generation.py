@@ -17,10 +17,10 @@ from oxillama.core.results import Chunk
 from oxillama.errors import ConfigError, ContextOverflowError, GrammarError, UnsupportedModelError
 from oxillama.sampling import SamplerChain
 from oxillama.server.errors import ApiError, api_error, bad_value
-from oxillama.server.kinds import Message
+from oxillama.server.field_types import Message
 from oxillama.server.logprob_bounds import bounded_tokens
 from oxillama.server.models import Chosen
-from oxillama.server.turns import renamed
+from oxillama.server.translate import renamed
 
 __all__ = [
     "NO_CONSTRAINT",

@@ -13,7 +13,7 @@ from pathlib import Path
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Exchange
-from oxillama.server.kinds import Field
+from oxillama.server.field_types import Field
 from oxillama.server.routes import ROUTES, Endpoint
 from oxillama.server.tables import openapi, shown_path
 

@@ -19,12 +19,12 @@ from oxillama.errors import ChatTemplateError, TemplateVariableError
 from oxillama.server.custom import FaultOf, plain_messages, read_functions
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange
+from oxillama.server.field_types import Item, Tool, Values
 from oxillama.server.fields import CHAT
 from oxillama.server.generation import Conversation
-from oxillama.server.kinds import Item, Tool, Values
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
-from oxillama.server.turns import read_moved_tools, renamed
+from oxillama.server.translate import read_moved_tools, renamed
 
 __all__ = ["COUNTED", "prompt_of", "read_conversation", "read_prompt_of", "read_tools", "requires_calls", "warn"]
 

@@ -16,11 +16,11 @@ from oxillama._util.threads import starting
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import find_format
 from oxillama.errors import ConfigError
+from oxillama.server.admission import AdmissionQueue
 from oxillama.server.auth import ANYONE, Key, keys_of
 from oxillama.server.config import ServerConfig
 from oxillama.server.heap import HeapTrimmer
 from oxillama.server.left_out import LeftOut
-from oxillama.server.limits import Gate
 from oxillama.server.loop_errors import Repeats
 from oxillama.server.metrics import ServerMetrics
 from oxillama.server.models import Models
@@ -68,7 +68,7 @@ class Service:
         self.keys, self.admins = keys_of(config)
         self.peers, self.forwarded = Peers(config.trusted_proxy), PeerCounts()
         self.residence = Residence(models)
-        self.gate = Gate(config.max_running, config.max_queue, config.queue_timeout)
+        self.gate = AdmissionQueue(config.max_running, config.max_queue, config.queue_timeout)
         self.metrics = ServerMetrics()
         self._own_metrics: dict[str, ServerMetrics] = {}  # by owner
         self.left_out, self.repeats = LeftOut(), Repeats()

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 from oxillama._util.settings import settings_of
 from oxillama.server.config import ServerConfig, shown_default
-from oxillama.server.kinds import Field, Kind, Record
+from oxillama.server.field_types import Field, Kind, Record
 from oxillama.server.routes import ROUTES, Endpoint
 from oxillama.server.version import VERSION
 

@@ -7,7 +7,7 @@ from oxillama.chat.message import ToolCallDelta
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, DeltaReader
 from oxillama.server.reading import Reading
-from oxillama.server.turns import Offered, of_items
+from oxillama.server.translate import Offered, of_items
 
 UNREAD = BrokenToolCall("<call>{", "no name", complete=True, id="id0")
 

@@ -11,8 +11,8 @@ import pytest
 import oxillama as ox
 from oxillama.core.options import TextOptions
 from oxillama.server import ServerConfig, create_app
+from oxillama.server.embedding_run import SLICE
 from oxillama.server.logprob_bounds import MOST_ENTRIES, bounded_tokens
-from oxillama.server.numbers import SLICE
 from oxillama.tokenizer import Tokenizer
 from tests.server.client import HI, Client
 

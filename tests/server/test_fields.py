@@ -3,8 +3,8 @@
 import pytest
 
 from oxillama.server.errors import own_place
+from oxillama.server.field_types import Only, Reading
 from oxillama.server.fields import CALL, CHAT, COMPLETIONS
-from oxillama.server.kinds import Only, Reading
 from tests.server.client import HI
 from tests.server.values import VALUES_OF_JSON
 

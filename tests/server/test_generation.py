@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from oxillama.core.options import TextOptions
-from oxillama.server import generating
 from oxillama.server.exchange import Exchange
 from oxillama.server.generation import Constraint, Conversation, Texts, prepare
 from tests.server.client import HI
@@ -68,7 +67,7 @@ def specs(monkeypatch):
         return prepare(spec)
 
     monkeypatch.setattr(Exchange, "fields", unchanged)
-    monkeypatch.setattr(generating, "prepare", noted)
+    monkeypatch.setattr(respond, "prepare", noted)
     monkeypatch.setattr("oxillama.server.ollama.conversations.prepare", noted)
     monkeypatch.setattr("oxillama.server.ollama.prompts.prepare", noted)
     return found

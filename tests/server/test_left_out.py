@@ -7,8 +7,8 @@ import pytest
 
 import oxillama as ox
 from oxillama.server import ServerConfig, create_app
+from oxillama.server.field_types import MAX_COMPARED
 from oxillama.server.headers import MOST_OF_A_VALUE
-from oxillama.server.kinds import MAX_COMPARED
 from oxillama.server.reading import MOST_NAMED, Reading
 from tests.server.client import HI, Client
 
@@ -315,7 +315,7 @@ def test_a_header_holds_no_content_and_is_bounded():
 
 def test_a_thousand_unknown_names_take_a_bounded_number_of_comparisons(client, monkeypatch):
     compared = []
-    monkeypatch.setattr("oxillama.server.kinds.misspelt", lambda name, known: compared.append(name))
+    monkeypatch.setattr("oxillama.server.field_types.misspelt", lambda name, known: compared.append(name))
     answer = client.post(COMPLETIONS, {**BASES[COMPLETIONS], **{f"zz{i}qq": 0 for i in range(20_000)}})
     assert answer.status == 200
     assert len(answer.headers[SAID]) <= MOST_OF_A_VALUE

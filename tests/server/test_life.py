@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-import oxillama.server.generating as generating
+import oxillama.server.respond as generating
 from oxillama.server import ServerConfig, answers, create_app
 from tests.server.client import HI, Client
 

@@ -279,7 +279,7 @@ def test_a_server_without_standard_error_answers(tmp_path):
 
 
 FAULTS = """
-import oxillama.server.generating as generating
+import oxillama.server.respond as generating
 async def broken(self):
     import warnings
     warnings.warn("a warning of Python")

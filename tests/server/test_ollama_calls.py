@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import oxillama.server.generating as generating
 import oxillama.server.ollama.conversations as conversations
+import oxillama.server.respond as generating
 from oxillama.chat.calls import BrokenToolCall, ToolCall
 from oxillama.core.request import RequestClock
 from oxillama.core.results import Chunk

@@ -9,8 +9,8 @@ from oxillama.chat.format import ChatFormat
 from oxillama.core.chat import template_for
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
+from oxillama.server.field_types import Message, Values
 from oxillama.server.generation import GenerationRun, GenerationSpec, prepare
-from oxillama.server.kinds import Message, Values
 from oxillama.server.models import Chosen
 from oxillama.server.ollama.turns import messages_of, read_as_chat, shortened, turn_starts
 from oxillama.server.routes.chat import read_translated

@@ -12,11 +12,11 @@ from oxillama.chat.calls import BrokenToolCall, ToolCall
 from oxillama.core.results import Chunk
 from oxillama.server.answers import logprob_of
 from oxillama.server.errors import ApiError
-from oxillama.server.generating import choices_of
+from oxillama.server.field_types import Values
 from oxillama.server.generation import GenerationRun
 from oxillama.server.json_pieces import Body
-from oxillama.server.kinds import Values
 from oxillama.server.ollama.names import nanoseconds, timestamp
+from oxillama.server.respond import choices_of
 from oxillama.server.sse import Event, JsonLines, as_json
 
 __all__ = ["OllamaDialect", "Said", "as_message", "as_response", "idle_answer"]

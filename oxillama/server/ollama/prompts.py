@@ -9,18 +9,18 @@ from oxillama.core.chat import chat_ids
 from oxillama.core.options import PromptOptions
 from oxillama.core.prompts import check_length, check_tokens
 from oxillama.errors import ChatTemplateError, UnsupportedModelError
+from oxillama.server.embedding_run import engine_errors
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
+from oxillama.server.field_types import Message, Values
 from oxillama.server.generation import Conversation, GenerationRun, GenerationSpec, Texts, prepare
-from oxillama.server.kinds import Message, Values
 from oxillama.server.models import Chosen
-from oxillama.server.numbers import engine_errors
 from oxillama.server.ollama.conversations import ROOM, TOO_LONG, has_template, read_messages
 from oxillama.server.ollama.turns import read_as_completion, read_raw
 from oxillama.server.reading import Reading
 from oxillama.server.routes.completions import read_spec as read_completion
 from oxillama.server.routes.infill import Gap, infill_prompt
-from oxillama.server.turns import renamed
+from oxillama.server.translate import renamed
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["following", "prepared_generate"]

@@ -6,11 +6,11 @@ from typing import Any
 
 from oxillama.chat.calls import call_id
 from oxillama.server.errors import bad_value
+from oxillama.server.field_types import Item, Message, Placed, Values
 from oxillama.server.fields_ollama import OPTIONS
-from oxillama.server.kinds import Item, Message, Placed, Values
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
-from oxillama.server.turns import PART_SEPARATOR, Translated, text_of
+from oxillama.server.translate import PART_SEPARATOR, Translated, text_of
 
 __all__ = ["begins_answer", "messages_of", "read_as_chat", "read_as_completion", "shortened", "turn_starts"]
 

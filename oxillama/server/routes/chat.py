@@ -16,16 +16,16 @@ from oxillama.server.custom import custom_names
 from oxillama.server.engine_options import limited, read_engine
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
+from oxillama.server.field_types import Message, Values
 from oxillama.server.fields import CHAT
-from oxillama.server.generating import answered, choices_of
 from oxillama.server.generation import NO_CONSTRAINT, Constraint, GenerationRun, GenerationSpec, Keywords, spec_of
 from oxillama.server.json_pieces import Body
-from oxillama.server.kinds import Message, Values
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import read_conversation, requires_calls
+from oxillama.server.respond import answered, choices_of
 from oxillama.server.shown_tokens import AnswerTokens, Token
 from oxillama.server.sse import DONE, SSE, Event, as_json
-from oxillama.server.turns import Translated, read_moved_tools, renamed
+from oxillama.server.translate import Translated, read_moved_tools, renamed
 
 __all__ = ["chat_completions", "check_stream", "read_stream_options", "read_translated", "timings_of"]
 

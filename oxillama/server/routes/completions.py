@@ -13,12 +13,12 @@ from oxillama.server.answers import Choice, number, prompt_logprobs_of, tops_of,
 from oxillama.server.engine_options import limited, read_engine
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
+from oxillama.server.field_types import Values
 from oxillama.server.fields import COMPLETIONS
-from oxillama.server.generating import answered, choices_of
 from oxillama.server.generation import GenerationRun, GenerationSpec, Keywords, Texts, spec_of
 from oxillama.server.json_pieces import Body
-from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
+from oxillama.server.respond import answered, choices_of
 from oxillama.server.routes.chat import check_stream, read_stream_options, timings_of
 from oxillama.server.sse import DONE, SSE, Event
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from oxillama._util.float_text import json_of
 from oxillama.core.embedding import EmbeddingBatch
 from oxillama.core.ranking import ranked, read_pairs
+from oxillama.server.embedding_run import check_count, check_size, computed, engine_errors
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped, new_id
+from oxillama.server.field_types import Values
 from oxillama.server.fields_numbers import CLASSIFY, EMBEDDINGS, RERANK, SCORE
 from oxillama.server.json_pieces import Body, written
-from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
-from oxillama.server.numbers import check_count, check_size, computed, engine_errors
 
 __all__ = ["classify", "embeddings", "rerank", "score"]
 

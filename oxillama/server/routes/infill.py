@@ -13,19 +13,19 @@ from oxillama.core.results import Chunk
 from oxillama.errors import UnsupportedModelError
 from oxillama.sampling.file_defaults import idle_settings
 from oxillama.server.answers import usage_of
+from oxillama.server.embedding_run import engine_errors
 from oxillama.server.engine_options import read_engine
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
+from oxillama.server.field_types import Values
 from oxillama.server.fields_infill import APPLY_TEMPLATE, INFILL, samplers_of
-from oxillama.server.generating import answered, choices_of
 from oxillama.server.generation import GenerationRun, GenerationSpec, Texts, spec_of
 from oxillama.server.json_pieces import Body
-from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
-from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import read_prompt_of
+from oxillama.server.respond import answered, choices_of
 from oxillama.server.sse import SSE, Event
-from oxillama.server.turns import renamed
+from oxillama.server.translate import renamed
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["Gap", "LineWatch", "apply_template", "infill", "infill_prompt"]

@@ -10,17 +10,17 @@ from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, usage_of
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
+from oxillama.server.field_types import Message, Placed, Tool, Values
 from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
-from oxillama.server.generating import answered, choices_of
 from oxillama.server.generation import GenerationRun, GenerationSpec
 from oxillama.server.json_pieces import Body
-from oxillama.server.kinds import Message, Placed, Tool, Values
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
+from oxillama.server.respond import answered, choices_of
 from oxillama.server.routes.chat import read_translated
 from oxillama.server.routes.responses import count_tokens
 from oxillama.server.sse import Event, ServerSentEvents
-from oxillama.server.turns import Translated, Turns, text_of, tool_names
+from oxillama.server.translate import Translated, Turns, text_of, tool_names
 
 __all__ = ["count_message_tokens", "messages"]
 

@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 
 from oxillama.server.exchange import Exchange
+from oxillama.server.field_types import Values
 from oxillama.server.fields_ollama import CHAT, GENERATE
-from oxillama.server.generating import respond, running
 from oxillama.server.generation import GenerationRun
-from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen, ServedModel
 from oxillama.server.ollama.conversations import prepared_chat
 from oxillama.server.ollama.names import served_name
 from oxillama.server.ollama.parts import OllamaDialect, Said, as_message, as_response, idle_answer
 from oxillama.server.ollama.prompts import prepared_generate
+from oxillama.server.respond import respond, running
 
 __all__ = ["chat", "chosen_model", "find_model", "generate", "residing"]
 

@@ -10,12 +10,12 @@ from oxillama._util.float_text import json_of
 from oxillama.core.embedding import EmbeddingBatch
 from oxillama.core.prompts import check_length
 from oxillama.engine.engine import Engine
+from oxillama.server.embedding_run import check_count, computed
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped
+from oxillama.server.field_types import Values
 from oxillama.server.fields_ollama import EMBED, EMBEDDINGS
 from oxillama.server.json_pieces import Body
-from oxillama.server.kinds import Values
-from oxillama.server.numbers import check_count, computed
 from oxillama.server.ollama.names import nanoseconds
 from oxillama.server.routes.ollama import chosen_model, find_model, residing
 

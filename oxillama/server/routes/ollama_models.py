@@ -11,9 +11,9 @@ from oxillama.gguf import open as open_gguf
 from oxillama.sampling import SamplerChain
 from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Exchange
+from oxillama.server.field_types import Record
 from oxillama.server.fields_ollama import COPY, CREATE, REGISTRY, SHOW
 from oxillama.server.json_pieces import Body, written
-from oxillama.server.kinds import Record
 from oxillama.server.model_facts import Facts
 from oxillama.server.models import ServedModel
 from oxillama.server.ollama.facts import TEMPLATE, details, facts_of, model_info, tensors_of

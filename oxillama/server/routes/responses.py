@@ -9,21 +9,21 @@ from typing import Any
 
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, Delta, logprob_of, usage_of
+from oxillama.server.embedding_run import engine_errors
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
+from oxillama.server.field_types import Item, Tool, Values
 from oxillama.server.fields_responses import ENCRYPTED, INPUT_TOKENS, LOGPROBS, RESPONSES
-from oxillama.server.generating import answered, choices_of
 from oxillama.server.generation import GenerationRun, GenerationSpec
 from oxillama.server.json_pieces import Body
-from oxillama.server.kinds import Item, Tool, Values
 from oxillama.server.models import Chosen
-from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import prompt_of
 from oxillama.server.reading import Reading
+from oxillama.server.respond import answered, choices_of
 from oxillama.server.routes.chat import read_translated
 from oxillama.server.shown_tokens import ContentTokens
 from oxillama.server.sse import Event, ServerSentEvents
-from oxillama.server.turns import (
+from oxillama.server.translate import (
     Offered,
     Translated,
     choice_names,

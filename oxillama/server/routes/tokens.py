@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from oxillama.core.prompts import check_length, check_tokens
+from oxillama.server.embedding_run import engine_errors
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange
+from oxillama.server.field_types import Values
 from oxillama.server.fields_numbers import DETOKENIZE, OF_MESSAGES, TOKENIZE
 from oxillama.server.json_pieces import Body
-from oxillama.server.kinds import Values
 from oxillama.server.models import Chosen
-from oxillama.server.numbers import engine_errors
 from oxillama.server.prompting import COUNTED, prompt_of
 
 __all__ = ["detokenize", "tokenize", "tokenizer_info"]

@@ -13,10 +13,10 @@ import oxillama as ox
 from oxillama.server import ServerConfig, create_app
 from oxillama.server.auth import ANYONE
 from oxillama.server.bodies import parse_body
+from oxillama.server.embedding_run import engine_errors
 from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Tally
 from oxillama.server.generation import prepare
-from oxillama.server.numbers import engine_errors
 from oxillama.server.ollama.conversations import prepared_chat
 from oxillama.server.ollama.names import served_name
 from oxillama.server.ollama.prompts import prepared_generate

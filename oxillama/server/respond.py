@@ -14,9 +14,9 @@ from oxillama.server.answers import Choice, DeltaReader
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.exchange import Exchange
 from oxillama.server.failures import failure
+from oxillama.server.field_types import Record, Values
 from oxillama.server.generation import GenerationRun, GenerationSpec, prepare
 from oxillama.server.json_pieces import Body, in_pieces
-from oxillama.server.kinds import Record, Values
 from oxillama.server.logprob_bounds import n_entries
 from oxillama.server.models import Chosen
 from oxillama.server.prompting import warn

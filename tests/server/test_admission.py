@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from oxillama.server.admission import AdmissionQueue
 from oxillama.server.auth import Key, anyone
 from oxillama.server.errors import ApiError
-from oxillama.server.limits import Gate
 
 ANN, BOB = Key("ann"), Key("bob")
 
@@ -25,7 +25,7 @@ def begin(*coroutines):
 
 def test_places_go_to_the_key_that_has_the_fewest():
     async def main():
-        gate, order, release = Gate(2, 100, 10), [], asyncio.Event()
+        gate, order, release = AdmissionQueue(2, 100, 10), [], asyncio.Event()
         tasks = begin(*(held(gate, ANN, release, order, f"ann{i}") for i in range(4)))
         await asyncio.sleep(0)
         tasks += begin(*(held(gate, BOB, release, order, f"bob{i}") for i in range(3)))
@@ -43,7 +43,7 @@ def test_places_go_to_the_key_that_has_the_fewest():
 @pytest.mark.parametrize("max_queue", [0, 1, 5, 1024])
 def test_a_key_finds_its_share_of_the_places_whatever_another_sends(max_running, max_queue):
     async def main():
-        gate, release = Gate(max_running, max_queue, 10), asyncio.Event()
+        gate, release = AdmissionQueue(max_running, max_queue, 10), asyncio.Event()
         tasks = []
         for _ in range(max_running + max_queue):
             tasks += begin(held(gate, ANN, release))
@@ -74,7 +74,7 @@ def test_a_key_that_has_more_than_its_share_gets_no_more():
     """What ends leaves room for the others first, until all have as many."""
 
     async def main():
-        gate, events = Gate(4, 100, 10), [asyncio.Event() for _ in range(20)]
+        gate, events = AdmissionQueue(4, 100, 10), [asyncio.Event() for _ in range(20)]
         tasks = begin(*(held(gate, ANN, event) for event in events[:10]))
         await asyncio.sleep(0)
         tasks += begin(*(held(gate, BOB, event) for event in events[10:]))
@@ -96,7 +96,7 @@ def test_a_key_that_has_more_than_its_share_gets_no_more():
 
 def test_places_by_address_where_there_are_no_keys():
     async def main():
-        gate, release = Gate(1, 1, 10), asyncio.Event()
+        gate, release = AdmissionQueue(1, 1, 10), asyncio.Event()
         one, other = anyone("192.0.2.1"), anyone("192.0.2.2")
         tasks = begin(held(gate, one, release), held(gate, one, release))
         await asyncio.sleep(0)
@@ -135,7 +135,7 @@ def test_an_administrator_and_a_user_of_one_name_are_two_owners():
 
 def test_refused_requests_leave_nothing_behind():
     async def main():
-        gate = Gate(1, 0, 10)
+        gate = AdmissionQueue(1, 0, 10)
         async with gate.enter(ANN):
             for i in range(50):
                 gate.enter(Key(f"key{i}"))  # never entered
@@ -149,7 +149,7 @@ def test_refused_requests_leave_nothing_behind():
 
 def test_tokens_of_requests_under_way_count():
     async def main():
-        gate, key = Gate(9, 9, 10), Key("ann", tpm=1000)
+        gate, key = AdmissionQueue(9, 9, 10), Key("ann", tpm=1000)
         async with gate.enter(key) as first, gate.enter(key) as second:
             first.expect(600)
             second.expect(600)  # 400 were left: not known to be too few
@@ -173,7 +173,7 @@ def test_tokens_of_requests_under_way_count():
 
 def test_what_a_key_has_left():
     async def main():
-        gate, key = Gate(9, 9, 10), Key("ann", max_concurrent=3, tpm=1000)
+        gate, key = AdmissionQueue(9, 9, 10), Key("ann", max_concurrent=3, tpm=1000)
         assert gate.limits(Key("bob")) == {}
         async with gate.enter(key):
             gate.spend(key, 300)
@@ -193,7 +193,7 @@ def test_what_a_key_has_left():
 
 def test_the_queue_ends():
     async def main():
-        gate, release = Gate(1, 4, 10), asyncio.Event()
+        gate, release = AdmissionQueue(1, 4, 10), asyncio.Event()
         tasks = begin(*(held(gate, ANN, release) for _ in range(5)))
         await asyncio.sleep(0)
         with pytest.raises(ApiError) as raised:
@@ -209,7 +209,7 @@ def test_the_queue_ends():
 
 def test_requests_of_a_key_at_a_time():
     async def main():
-        gate, key = Gate(9, 9, 10), Key("ann", max_concurrent=1)
+        gate, key = AdmissionQueue(9, 9, 10), Key("ann", max_concurrent=1)
         async with gate.enter(key):
             with pytest.raises(ApiError) as raised:
                 gate.enter(key)
@@ -222,7 +222,7 @@ def test_requests_of_a_key_at_a_time():
 
 def test_waiting_too_long():
     async def main():
-        gate = Gate(1, 9, 0.02)
+        gate = AdmissionQueue(1, 9, 0.02)
         async with gate.enter(ANN):
             with pytest.raises(ApiError) as raised:
                 async with gate.enter(ANN):
@@ -239,7 +239,7 @@ def test_cancelled_requests_leave_nothing(seed):
     """At every moment: before their turn, as it comes, and during it."""
 
     async def main():
-        gate = Gate(2, 100, 10)
+        gate = AdmissionQueue(2, 100, 10)
 
         async def one(i):
             async with gate.enter(ANN if i % 3 else BOB):

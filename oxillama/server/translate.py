@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from oxillama.server.errors import ApiError, own_field
-from oxillama.server.kinds import Item, Message, Placed, Tool, Values
+from oxillama.server.field_types import Item, Message, Placed, Tool, Values
 from oxillama.server.reading import Reading
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Gate of requests: how many the models work on, how many wait, and whose turn is next."""
+"""AdmissionQueue of requests: how many the models work on, how many wait, and whose turn is next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import TracebackType
 from oxillama.server.auth import Key
 from oxillama.server.errors import ApiError
 
-__all__ = ["Gate", "Place"]
+__all__ = ["AdmissionQueue", "Slot"]
 
 MINUTE = 60.0
 MAX_RETRY = 60
@@ -35,7 +35,7 @@ class _Use:
 _NONE = _Use()
 
 
-class Gate:
+class AdmissionQueue:
     """Lets `max_running` requests through at a time, and shares places and queue among owners: keys, or addresses.
 
     An owner may use what the others leave free. Where that is nothing, its share is let through all the same, or waits,
@@ -54,7 +54,7 @@ class Gate:
         self._n_owners = 0  # with something open
         self.running = self.waiting = 0
 
-    def enter(self, key: Key) -> Place:
+    def enter(self, key: Key) -> Slot:
         """A place for one request. Raises ApiError if the queue is full, or the key has used what it may."""
         use = self._uses.get(key.owner) or _Use()
         if key.max_concurrent is not None and use.n_open >= key.max_concurrent:
@@ -66,7 +66,7 @@ class Gate:
         share = -(-self._max_queue // n_owners)
         if waits and self.waiting >= self._max_queue and len(use.waiting) >= share:
             raise self._limited(f"{self.waiting} requests wait already", self.retry_after(), "queue_full")
-        return Place(self, key)
+        return Slot(self, key)
 
     def _check_tokens(self, key: Key, tpm: int, use: _Use, expected: int) -> None:
         since = time.monotonic() - MINUTE
@@ -201,10 +201,10 @@ class Gate:
                 turn.set_result(None)
 
 
-class Place:
+class Slot:
     """One request's place, for `async with`: entered when it is its turn."""
 
-    def __init__(self, gate: Gate, key: Key) -> None:
+    def __init__(self, gate: AdmissionQueue, key: Key) -> None:
         self._gate, self._key = gate, key
         self._expected, self._spent = 0, False
 
@@ -228,7 +228,7 @@ class Place:
         self._gate._uses[self._key.owner].expected -= self._expected
         self._expected = 0
 
-    async def __aenter__(self) -> Place:
+    async def __aenter__(self) -> Slot:
         await self._gate._begin(self._key)
         return self
 
