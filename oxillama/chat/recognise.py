@@ -38,7 +38,7 @@ _DECODER = json.JSONDecoder()
 
 
 def common_prefix(a: str, b: str) -> str:
-    """What two texts begin with alike, without a mark that is cut."""
+    """Text that two texts begin with alike, without a mark that is cut."""
     n = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     text = a[:n]
     if n < len(a) or n < len(b):
@@ -58,7 +58,7 @@ def _in_mark(a: str, b: str, at: int) -> bool:
 
 
 def common_suffix(a: str, b: str) -> str:
-    """What two texts end with alike, without a mark that is cut."""
+    """Text that two texts end with alike, without a mark that is cut."""
     n = len(common_prefix_plain(a[::-1], b[::-1]))
     text = a[len(a) - n :]
     if n in (len(a), len(b)):
@@ -98,7 +98,7 @@ def _holed(text: str, name: str) -> str:
 
 
 def _start(text: str, probes: Probes) -> int:
-    """Where an assistant's turn has its answer: behind what a prompt ends with, or what stands before content."""
+    """Start of the answer in an assistant's turn: behind what a prompt ends with, or what stands before content."""
     best = max((len(p) for p in probes.prompts if text.startswith(p)), default=-1)
     if probes.content is not None:
         head = probes.content[: probes.content.index(CONTENT)]
@@ -274,7 +274,7 @@ def _as_python(text: str, two: str | None, probes: Probes) -> Made:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """What stands between name, keys and values of a call with tags."""
+    """Texts between name, keys and values of a call with tags."""
 
     start: int
     head: str  # between name and first key
@@ -429,7 +429,7 @@ def _around(
 
 
 def _later(probes: Probes, opening: str, calls: CallFormat) -> Pattern | None:
-    """What opens calls after content, if it isn't what opens them elsewhere."""
+    """Opening of calls after content, if it isn't what opens them elsewhere."""
     if isinstance(calls.shape, JsonCall):
         return None
     plain = opening.strip()
@@ -448,7 +448,7 @@ def _later(probes: Probes, opening: str, calls: CallFormat) -> Pattern | None:
 
 
 def recognise(probes: Probes) -> tuple[Frame, CallFormat | None]:
-    """What stands around the parts of an answer, and the format of calls, None if the template shows none."""
+    """Marks around the parts of an answer, and the format of calls, None if the template shows none."""
     found = _recognise_calls(probes)
     calls, turn_end = found if found is not None else (None, "")
     content_tail = probes.content.split(CONTENT, 1)[1] if probes.content else ""
@@ -501,7 +501,7 @@ def _recognise_reasoning(
 
 
 def _end_of_reasoning(probes: Probes, after: str, calls: CallFormat | None) -> str:
-    """What ends reasoning: what stands behind it whether content or calls follow."""
+    """End of reasoning: what stands behind it whether content or calls follow."""
     if probes.reasoned is None:
         found = _MARK.match(after)
         return found.group() if found else ""

@@ -104,7 +104,7 @@ class BeamRounds(Iterator[list[BeamHypothesis]]):
         return self._core.change(search.followed)
 
     def results(self) -> list[BeamHypothesis]:
-        """What is found, when no more is to be done: `Engine.beam_search` returns it, and raises its errors."""
+        """Hypotheses found, when no more is to be done: `Engine.beam_search` returns it, and raises its errors."""
         self._drive(lambda: False)
         return self._search.results()
 
@@ -189,5 +189,5 @@ def check_beam_options(options: Iterable[str]) -> None:
 
 
 def _taken(fields: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Those of these names, which are taken out."""
+    """Takes the fields of these names out of a dict."""
     return {name: fields.pop(name) for name in names if name in fields}

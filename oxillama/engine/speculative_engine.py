@@ -170,7 +170,7 @@ class SpeculativeEngine:
         write_speculative(self, path, compress=compress, format=format)
 
     def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
-        """What `snapshot` would write."""
+        """Bytes that `snapshot` would write."""
         return pack_speculative(self, compress=compress, format=format)
 
     @classmethod
@@ -229,7 +229,7 @@ class SpeculativeEngine:
 
     @property
     def stats(self) -> SpecStats:
-        """What drafting did in all requests of the engine that used this draft first, and have ended."""
+        """Counts of drafting in all requests of the engine that used this draft first, and have ended."""
         first = self.draft[0] if isinstance(self.draft, list) else self.draft
         return self._past + self.engine._core.drafting.totals.get(first, SpecStats())
 
@@ -261,7 +261,7 @@ class SpeculativeEngine:
 def _reopened(
     kind: type[SpeculativeEngine], engine: Engine, draft: Any, settings: dict[str, Any], owns_engine: bool
 ) -> SpeculativeEngine:
-    """From what is pickled of one: it closes the model if that one did, and draft models that were opened for it."""
+    """Reopens a pickled engine: it closes the model if that one did, and draft models that were opened for it."""
     found = kind(engine, draft, **settings)
     for one in draft if isinstance(draft, list) else [draft]:
         if owns_engine and isinstance(one, DraftModel):

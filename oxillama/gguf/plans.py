@@ -26,7 +26,7 @@ class TensorPlan(NamedTuple):
     fallback: str | None
 
     def nbytes(self, format: str) -> int:
-        """Its size in a format."""
+        """Size of the tensor in a format."""
         return format_by_name(format).nbytes(math.prod(self.shape))
 
 

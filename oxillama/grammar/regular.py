@@ -34,7 +34,7 @@ MAX_SHARED = 64  # characters that alternatives have in common
 
 
 def pattern_units(pattern: str) -> int:
-    """What reading a pattern takes of the budget."""
+    """Units of the budget that reading a pattern takes."""
     return PATTERN_UNITS * len(pattern) + PROPERTY_UNITS * (pattern.count("\\p") + pattern.count("\\P"))
 
 

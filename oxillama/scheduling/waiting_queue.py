@@ -67,7 +67,7 @@ class WaitingQueue:
         return self.n
 
     def __iter__(self) -> Iterator[Sequence]:
-        """In no particular order."""
+        """Sequences, in no particular order."""
         return (entry[1] for entry in self._heap if _waits(entry))
 
 
@@ -121,7 +121,7 @@ class WaitingQueues:
         return self.n
 
     def __iter__(self) -> Iterator[Sequence]:
-        """In no particular order."""
+        """Sequences, in no particular order."""
         return itertools.chain.from_iterable(self._queues.values())
 
 

@@ -31,8 +31,8 @@ PORT, OLLAMA_PORT = 8000, 11434
 @settings()
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """How to serve. Every field is a flag of `oxillama serve`, a key of the table [server] of its configuration file,
-    and a variable of the environment; `python -m oxillama.server` prints the table of them.
+    """Settings of the server. Every field is a flag of `oxillama serve`, a key of the table [server] of its
+    configuration file, and a variable of the environment; `python -m oxillama.server` prints the table of them.
 
     Raises ConfigError, which names the field, its value and its range.
     """

@@ -71,7 +71,7 @@ def prepared_gap(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) 
 
 
 def read_plain(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
-    """What a prompt without a template asks for: a raw one, one with a gap, or for a base model. Raises ApiError."""
+    """Reads a prompt without a template: a raw one, one with a gap, or for a base model. Raises ApiError."""
     prompt, gap = values.get("prompt", ""), bool(values.get("suffix"))
     for name in ("system", "template", "context"):
         if gap and values.get(name):
@@ -92,7 +92,7 @@ def read_plain(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) ->
 
 
 def read_prompt(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
-    """What a prompt asks for as a message of the user, maybe behind a conversation so far. Raises ApiError."""
+    """Reads a prompt as a message of the user, maybe behind a conversation so far. Raises ApiError."""
     said = [(role, name) for role, name in (("system", "system"), ("user", "prompt")) if values.get(name)]
     messages: list[dict[str, Any]] = [{"role": role, "content": values[name]} for role, name in said]
     if not values.get("context"):

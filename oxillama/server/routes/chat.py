@@ -35,7 +35,7 @@ async def chat_completions(exchange: Exchange) -> None:
 
 
 def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
-    """What a request asks for. Raises ApiError."""
+    """Reads a request of chat completions. Raises ApiError."""
     config = exchange.service.config
     options, constraint = engine_options(values, exchange, chosen)
     for field in _ENGINE:
@@ -71,7 +71,7 @@ def _leave_out_form(options: dict[str, Any], chosen: Chosen) -> None:
 
 
 def read_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
-    """What a request asks for, with tools at their places in it. Raises ApiError."""
+    """Reads a request of chat completions, with tools at their places in it. Raises ApiError."""
     names = moved_tools(values)
     if "max_completion_tokens" in values and "max_tokens" not in values:
         names["max_tokens"] = "max_completion_tokens"
@@ -79,14 +79,15 @@ def read_chat(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> 
 
 
 def read_translated(translated: Translated, exchange: Exchange, chosen: Chosen) -> Ask:
-    """What a request of another dialect asks for. Raises ApiError, which names the request's own fields."""
+    """Reads a request of another dialect. Raises ApiError, which names the request's own fields."""
     exchange.reading.names = translated.names
     ask = renamed(lambda: read_ask(translated.values, exchange, chosen), translated.names)
     return replace(ask, names=translated.names)
 
 
 def most_tokens(values: Mapping[str, Any]) -> int | None:
-    """How many tokens are wanted at most; None for no limit. Raises ApiError if two fields say different things."""
+    """Number of tokens that are wanted at most; None for no limit. Raises ApiError if two fields say different
+    things."""
     old, new = values.get("max_tokens"), values.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
         raise bad_value("max_tokens", f"max_tokens is {old} and max_completion_tokens is {new}: give one of them")

@@ -38,7 +38,7 @@ def prompts_of(given: Any) -> list[Any]:
 
 
 def read_ask(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
-    """What a request asks for. Raises ApiError."""
+    """Reads a request of completions. Raises ApiError."""
     config = exchange.service.config
     if chosen.model.ready.engine.context.core.encoder:
         text = f"the model {chosen.name} predicts no next token: it is for embeddings alone"
@@ -217,6 +217,6 @@ class CompletionDialect:
 
 
 def mean_logprob(choice: Choice) -> float:
-    """How likely a choice is, by the mean over its tokens, the one of its end included."""
+    """Mean log-probability of a choice, over its tokens, the one of its end included."""
     found = [one.logprob for one in (*choice.logprobs, choice.end) if one is not None]
     return sum(found) / len(found) if found else 0.0

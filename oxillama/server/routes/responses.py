@@ -59,7 +59,7 @@ async def responses(exchange: Exchange) -> None:
 
 
 def read_response(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
-    """What a request asks for. Raises ApiError."""
+    """Reads a request of responses. Raises ApiError."""
     return read_translated(as_chat(values, exchange.reading), exchange, chosen)
 
 

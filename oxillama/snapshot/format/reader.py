@@ -248,7 +248,7 @@ class SnapshotReader:
         return {name: _Gap(*rows) for name, rows in self.ranges.items() if only is None or name in only}
 
     def _needed(self, gaps: dict[str, _Gap]) -> Generator[SnapshotReader]:
-        """This file, and its bases as long as rows are missing."""
+        """Readers of this file, and of its bases as long as rows are missing."""
         with closing(_chain(self)) as chain:
             for reader in chain:
                 yield reader
