@@ -63,7 +63,7 @@ def _marks(frame: Frame, calls: CallFormat | None) -> Marks:
     if calls is not None:
         opening = _stripped(calls.opening)
         if isinstance(calls.shape, JsonCall) and not any(isinstance(p, str) and p.strip() for p in opening):
-            opening = opening if opening else ("{",)
+            opening = opening or ("{",)
             found.append((opening, "call", False))
         else:
             found.append((opening, "call", calls.later is not None or not opening))

@@ -125,7 +125,7 @@ class _Unit:
 def _object_unit(text: str, name: str) -> tuple[_Unit, dict[str, Any]] | None:
     """The JSON object that is a call."""
     at = text.find(name)
-    for found in re.finditer(r"\{", text[: at if at >= 0 else 0]):
+    for found in re.finditer(r"\{", text[: max(at, 0)]):
         try:
             value, end = _DECODER.raw_decode(text, found.start())
         except (ValueError, RecursionError):
@@ -150,11 +150,7 @@ def _arguments_at(text: str, after: int) -> _Unit | None:
 def _json_shape(text: str, value: dict[str, Any]) -> JsonCall | None:
     inner, wrapper = value, ""
     if not any(item == FIRST for item in inner.values()) and FIRST not in inner:
-        wrapper = (
-            next((k for k, v in value.items() if isinstance(v, dict) and FIRST in (*v.values(), *v)), "")
-            if all(_hashable(v) for v in value.values())
-            else ""
-        )
+        wrapper = next((k for k, v in value.items() if isinstance(v, dict) and FIRST in (*v.values(), *v)), "")
         inner = value[wrapper] if wrapper else value
     if FIRST in inner:
         return JsonCall((("", "arguments", ""),), name_is_key=True, spaced="\n" in text)
@@ -174,10 +170,6 @@ def _json_shape(text: str, value: dict[str, Any]) -> JsonCall | None:
     if "name" not in kinds or "arguments" not in kinds:
         return None
     return JsonCall(tuple(keys), wrapper=wrapper, spaced="\n" in text)
-
-
-def _hashable(value: object) -> bool:
-    return not isinstance(value, dict) or all(not isinstance(v, (dict, list)) or True for v in value.values())
 
 
 def _recognise_calls(probes: Probes) -> tuple[CallFormat, str] | None:
@@ -413,8 +405,6 @@ def _around(
         rest = between[: len(between) - len(call_begin)]
         call_end = common_prefix(rest, tail)
         separator, end = rest[len(call_end) :], tail[len(call_end) :]
-        if separator.strip() in ("", ";") or not isinstance(shape, (JsonCall, PythonCall)):
-            pass
     found = CallFormat(
         shape,
         _pattern(begin),

@@ -362,7 +362,8 @@ class BeamSearch:
         n_tokens = len(generated[0]) + 1
         if chosen and not self._found.suffice(chosen[0][0], n_tokens):
             if n_tokens < self._limit:
-                return self._go_on(chosen)
+                self._go_on(chosen)
+                return
             for logprob, number, token in chosen:
                 self._found.add(logprob, [*generated[number], token], "length")
         self._finish(None if self._found.kept else self._dead_end)

@@ -384,7 +384,8 @@ class GenerationRequest(Request):
     def _put_text(self, text: str) -> None:
         """A chunk of text as it comes."""
         if self._echo or self.scores is not None:
-            return self._put(text, [], None)
+            self._put(text, [], None)
+            return
         tokens = self.sequence.tokens
         ids, self._n_shown = tokens[self._n_shown :], len(tokens)
         self.outbox.put(self.index, new_text(text, ids, self.number))

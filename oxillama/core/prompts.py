@@ -97,7 +97,7 @@ def check_no_table(name: str, value: Any) -> None:
 
 
 def _check_no_null(name: str, value: Any) -> None:
-    if value is None or type(value).__name__ in _NULLS or (isinstance(value, float) and value != value):
+    if value is None or type(value).__name__ in _NULLS or (isinstance(value, float) and math.isnan(value)):
         raise ConfigError(f"{name} is null ({value}): leave it out, or give text or token ids")
 
 

@@ -83,8 +83,8 @@ class SpeculativeEngine:
                 self._closing.callback(self.engine.close)
             self._settings = {"num_speculative": num_speculative, "acceptance": acceptance, "adaptive": adaptive}
             options = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
-            self.engine._core.check_generates()
-            self.engine._factory.bind(options)
+            self.engine.context.core.check_generates()
+            self.engine.context.factory.bind(options)
             self.seed = SamplerConfig(seed=seed).seed
             self.accepted_tokens: tuple[int, ...] = ()
             self.rng_state: int | None = None
@@ -231,7 +231,7 @@ class SpeculativeEngine:
     def stats(self) -> SpecStats:
         """Counts of drafting in all requests of the engine that used this draft first, and have ended."""
         first = self.draft[0] if isinstance(self.draft, list) else self.draft
-        return self._past + self.engine._core.drafting.totals.get(first, SpecStats())
+        return self._past + self.engine.context.core.drafting.totals.get(first, SpecStats())
 
     @property
     def options(self) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class SpeculativeEngine:
         self._closing.close()
 
     def __enter__(self) -> Self:
-        self.engine._core.check_open()
+        self.engine.context.core.check_open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:

@@ -99,8 +99,7 @@ def conditions(node: Node, whole: bool = False) -> list[Part]:
     ahead = [part for part in parts[:begin] if part.kind == "ahead"]
     rest = [Node("^"), *parts[begin:]] if ahead else parts
     found = [Part(unanchored(Node("cat", tuple(rest)), whole))]
-    for part in ahead:
-        found.append(Part(Node("cat", (part.parts[0], ANYTHING)), negated=not part.least))
+    found += [Part(Node("cat", (part.parts[0], ANYTHING)), negated=not part.least) for part in ahead]
     return found
 
 

@@ -119,12 +119,14 @@ class Front:
                         await answer.send(message)
                 return
             except ApiError as error:
-                return await answer.fail(error)
+                await answer.fail(error)
+                return
             except known as error:
                 found = _as_answer(error)
                 log.warning("a replica of %s failed: %s", self._deployment, type(error).__name__)
                 if answer.started or found.code != "replica_lost" or not left:
-                    return await answer.fail(found)
+                    await answer.fail(found)
+                    return
 
     async def _messages(self, request: ForwardedRequest) -> AsyncIterator[list[dict[str, Any]]]:
         """Messages of a replica's answer. Raises ApiError if none takes the request, or none answers, within its

@@ -491,7 +491,7 @@ cdef int simplify(Plan plan, literals) except -1:
         path = [lit.path for lit in literals if "minProperties" in lit.schema][0]
         raise refusal(
             path, "minProperties",
-            "two properties that the schema doesn't name might have one name, and names can't be compared: name more in "
-            f"`properties`, or ask for at most {n_required + 1}",
+            "two properties that the schema doesn't name might have one name, and names can't be compared: name more "
+            f"in `properties`, or ask for at most {n_required + 1}",
         )
     return 0
