@@ -375,7 +375,8 @@ def wheel_command() -> type:
         def run(self) -> None:
             ready = ready_wheel(ROOT / "dist")
             if ready is None:
-                return super().run()
+                super().run()
+                return
             self.announce(
                 f"{ready} was made of these sources: nothing is compiled (OXILLAMA_BUILD=1 does)", logging.WARNING
             )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from oxillama._util import fork as _fork  # noqa: F401  # first: before a fork, imports of other threads finish
 from oxillama._util.blas import install_guard
+from oxillama._util.lazy import give_names
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, OffloadPolicy, RopeConfig, SamplerConfig
 from oxillama.errors import (
     ChatTemplateError,
@@ -279,6 +280,8 @@ _LAZY = {
     "show_config": "oxillama.kernels",
     "synthesise_draft": "oxillama.speculative.synthesise",
 }
+# Functions of the engine that stand beside snapshots, as those of `json` and `pickle` do.
+give_names("oxillama.snapshot", ("dump", "dumps", "load", "loads"), "oxillama.engine.functions")
 
 
 def load(model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Engine:

@@ -46,7 +46,7 @@ def _patterns(name: str, given: Any) -> tuple[str, ...]:
 @settings("offload.")
 @dataclass(frozen=True, slots=True)
 class OffloadPolicy:
-    """Which weights stay in memory; the others are read from the model's file whenever they are multiplied.
+    """Policy of which weights stay in memory; the others are read from the model's file whenever they are multiplied.
 
     Results are the same bits in any case. Without a field set, all weights are in memory.
 
@@ -237,7 +237,7 @@ def _overrides(name: str, given: Any) -> Mapping[str, object]:
 @settings()
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How to load a model. Every field is a keyword of `oxillama.load`.
+    """Settings of loading a model. Every field is a keyword of `oxillama.load`.
 
     {fields}
 

@@ -95,7 +95,7 @@ class ConfigError(OxiLlamaError, ValueError):
 
 
 class ToolFormatError(ConfigError):
-    """It isn't known how the model writes tool calls, or the format given is none."""
+    """A format of tool calls isn't known, neither from the template nor by the name given."""
 
 
 class LoadError(OxiLlamaError):
@@ -103,7 +103,7 @@ class LoadError(OxiLlamaError):
 
 
 class ModelNotFoundError(LoadError, FileNotFoundError):
-    """There is no such file, or it can't be read."""
+    """A file isn't there, or can't be read."""
 
 
 class GGUFError(LoadError, ValueError):
@@ -190,7 +190,7 @@ class ToolError(OxiLlamaError):
 
 
 class ToolCallError(ToolError, ValueError):
-    """What the model wrote can't be read as a call."""
+    """A call that the model wrote can't be read."""
 
 
 class UnknownToolError(ToolError, KeyError):
@@ -226,7 +226,7 @@ class SnapshotFileError(SnapshotError, OSError):
 
 
 class SnapshotFormatError(SnapshotError):
-    """It is no snapshot, or one of a kind or version that is not known here."""
+    """Bytes are no snapshot, or one of a kind or version that is not known here."""
 
 
 class SnapshotDamagedError(SnapshotError):

@@ -49,7 +49,7 @@ LayerShape = tuple[KvShape | RecurrentShape, ...]
 
 
 def largest_window(states: Sequence[LayerShape]) -> int:
-    """Of all layers that have one; 0 if none has."""
+    """Largest window of all layers that have one; 0 if none has."""
     return max((s.window for layer in states for s in layer if isinstance(s, KvShape)), default=0)
 
 

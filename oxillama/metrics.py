@@ -60,7 +60,7 @@ class HistogramSnapshot:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """Number of values."""
         return sum(self.counts)
 
     @property
@@ -93,7 +93,7 @@ class Histogram:
         self.sum = 0.0
 
     def values(self) -> tuple[tuple[float, ...], tuple[int, ...], float]:
-        """What makes a `HistogramSnapshot` of now."""
+        """Values that make a `HistogramSnapshot` of now."""
         for value, n in self._observed:
             self._counts[bisect_left(self.bounds, value)] += n
             self.sum += value * n
@@ -202,7 +202,7 @@ def _shown(m: MetricsSnapshot) -> Iterator[tuple[str, str]]:
 
 
 def _snapshot_of(values: Mapping[str, Any]) -> MetricsSnapshot:
-    """From what is pickled of one."""
+    """Restores a pickled snapshot."""
     found: dict[str, Any] = {n: MappingProxyType(v) if isinstance(v, dict) else v for n, v in values.items()}
     return MetricsSnapshot(**found)
 

@@ -41,7 +41,7 @@ def text_of(tokens):
 
 
 def plain_logprob(tokens, token, k):
-    """TokenLogprob of a token after others, by a loop over the whole row."""
+    """Log-probability of a token after others, by a loop over the whole row."""
     row = logits_of(tokens).tolist()
     total = plain_log_sum_exp(row)
     made = [TokenLogprob(i, x - total, PIECES[i]) for i, x in enumerate(row)]
@@ -50,5 +50,5 @@ def plain_logprob(tokens, token, k):
 
 
 def plain_logprobs(tokens, first, k):
-    """TokenLogprobs of tokens[first:]."""
+    """Log-probabilities of tokens[first:]."""
     return [plain_logprob(tokens[:i], tokens[i], k) for i in range(first, len(tokens))]

@@ -58,6 +58,16 @@ def python_imports(source: str) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
             yield from ((module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
+            yield called_module(node.args[0]), ""
+
+
+def called_module(given: ast.expr) -> str:
+    """The module that `import_module` gets as a text, `package.*` for one that is put together; "" if untold."""
+    if isinstance(given, ast.JoinedStr):
+        given = given.values[0]
+        return f"{str(given.value).rpartition('.')[0]}.*" if isinstance(given, ast.Constant) else ""
+    return given.value if isinstance(given, ast.Constant) else ""
 
 
 def cython_imports(source: str) -> Iterator[tuple[str, str]]:
@@ -194,6 +204,8 @@ BAD = {
     "core knows snapshots": ("core.a", ".py", "def f():\n    from oxillama.snapshot.b import c"),
     "drafts know the engine": ("speculative.a", ".py", "if TYPE_CHECKING:\n    from oxillama.engine import Engine"),
     "type checking counts": ("gguf.a", ".py", "if TYPE_CHECKING:\n    from oxillama.models import b"),
+    "called imports count": ("snapshot.a", ".py", "x = importlib.import_module('oxillama.engine.functions')"),
+    "those of a part, too": ("snapshot.a", ".py", "x = import_module(f'oxillama.engine.{name}')"),
     "relative": ("gguf.a", ".py", "from . import b"),
     "public names inside": ("engine.a", ".py", "import oxillama\noxillama.load()"),
     "anything imports cli": ("engine.a", ".py", "from oxillama.cli import main"),

@@ -13,6 +13,11 @@ PACKAGE = Path(__file__).parents[1] / "oxillama"
 SUFFIXES = (".py", ".pyx", ".pxd", ".pyi")
 # First words of clauses that stand in for the name of a thing.
 CLAUSE = re.compile(r"(Who|What|Which|Whoever|From|How|Where)\b")
+# First words of docstrings that leave their noun out, or need the function's name to be understood.
+BARE = re.compile(
+    r"(Of|Those|That of|The same|The one|In|As|What|Who|Whose|Which|How|Where|When|From|To|By|For|At|With|Its|It|This"
+    r"|These|So|Such|There)\b"
+)
 PERSON = re.compile(r"\b(?:whoever|somebody|nobody|whom|at hand)\b|(?<!\S)who\b", re.IGNORECASE)
 # Folders whose prose names persons nowhere.
 FINISHED = (
@@ -45,6 +50,25 @@ def python_prose(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of every docstring; in Cython, of every text in triple quotes that begins a line."""
+    source = path.read_text()
+    if path.suffix in (".py", ".pyi"):
+        for node in ast.walk(ast.parse(source)):
+            documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            if documented and (text := ast.get_docstring(node)):
+                yield node.body[0].lineno, text
+        return
+    for found in QUOTED.finditer(source):
+        if not source[source.rfind("\n", 0, found.start()) + 1 : found.start()].strip():
+            yield source.count("\n", 0, found.start()) + 1, found[1].strip()
+
+
+def bare_beginnings(path: Path) -> list[str]:
+    """Places of docstrings in a file that begin without their noun, with the beginning."""
+    return [f"{path.name}:{line}: {bare[0]}" for line, text in docstrings(path) if (bare := BARE.match(text))]
+
+
 def cython_prose(source: str) -> Iterator[tuple[int, str]]:
     """(line, text) of every text in triple quotes, which may be C with comments, and of every comment."""
     for found in QUOTED.finditer(source):
@@ -68,6 +92,12 @@ def test_module_docstrings_begin_with_a_noun_phrase():
     assert [name for name, text in found.items() if CLAUSE.match(text)] == []
 
 
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    paths = sources()
+    assert sum(len(list(docstrings(path))) for path in paths) > 3000  # the pattern finds them
+    assert [place for path in paths for place in bare_beginnings(path)] == []
+
+
 @pytest.mark.parametrize("folder", [".", *FINISHED])
 def test_prose_names_its_objects(folder):
     paths = sources(folder)
@@ -89,3 +119,12 @@ def test_planted_persons_are_found(tmp_path, suffix):
 def test_planted_clauses_are_found():
     assert CLAUSE.match(module_docstring('# comment\n"""Which page is read."""\n'))
     assert not CLAUSE.match(module_docstring('"""Whole pages."""\n'))
+
+
+@pytest.mark.parametrize("suffix", [".py", ".pyx"])
+def test_planted_bare_beginnings_are_found(tmp_path, suffix):
+    path = tmp_path / f"planted{suffix}"
+    written = ("Those of a chunk.", "As asked.", "Whatever fits, in bytes.", "That of a row.\n\n    In general.\n    ")
+    functions = "".join(f'def f{i}():\n    """{text}"""\n\n' for i, text in enumerate(written))
+    path.write_text(f'"""Noun phrase."""\n\n{functions}class Page:\n    r"""\n    What it is.\n    """\n')
+    assert sorted(place.rpartition(": ")[2] for place in bare_beginnings(path)) == ["As", "That of", "Those", "What"]

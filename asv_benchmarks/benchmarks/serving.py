@@ -128,10 +128,8 @@ class TwoEngines:
         for engine in engines:
             self.rate(engine)
         alone = sorted(self.rate(engines[0]) for _ in range(5))[2]
-        shared = []
         with ThreadPoolExecutor(2) as threads:
-            for _ in range(5):
-                shared.append(list(threads.map(self.rate, engines)))
+            shared = [list(threads.map(self.rate, engines)) for _ in range(5)]
         for engine in engines:
             engine.close()
         middle = sorted(shared, key=sum)[2]

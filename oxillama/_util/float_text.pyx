@@ -22,7 +22,7 @@ cdef double[20] POWERS = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10
 
 
 cdef inline int exponent_of(double value) noexcept nogil:
-    """Of a value from 1e-5 to 1e9: the power of ten that it begins with."""
+    """Power of ten that a value from 1e-5 to 1e9 begins with."""
     cdef int e = LEAST
     value *= POWERS[-LEAST]
     while e + 1 < MOST and value >= POWERS[e + 1 - LEAST]:

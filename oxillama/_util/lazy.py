@@ -1,11 +1,11 @@
-"""Lazy values, computed when first used, and modules that are imported then."""
+"""Lazy values, computed when first used, modules that are imported then, and names that an upper layer gives."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, Generic, Self, TypeVar, overload
 
-__all__ = ["LateModule", "lazy"]
+__all__ = ["LateModule", "give_names", "given_name", "lazy"]
 
 T = TypeVar("T")
 
@@ -45,3 +45,22 @@ class LateModule(ModuleType):
         value = getattr(importlib.import_module(self.__name__), name)
         self.__dict__[name] = value
         return value
+
+
+_GIVEN: dict[tuple[str, str], str] = {}
+
+
+def give_names(package: str, names: Iterable[str], module: str) -> None:
+    """Notes that a package has these names too, of a module that is above it and imported when one is asked for.
+
+    Called by the top of the package, which knows all layers; the package itself names none above its own.
+    """
+    _GIVEN.update(dict.fromkeys(((package, name) for name in names), module))
+
+
+def given_name(package: str, name: str) -> Any:
+    """Object of a name that a package was given, for its `__getattr__`. Raises AttributeError for others."""
+    module = _GIVEN.get((package, name))
+    if module is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)

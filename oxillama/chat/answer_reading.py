@@ -57,7 +57,7 @@ class AnswerReading:
         return raw
 
     def _parts(self, deltas: list[ChatDelta]) -> list[dict[str, Any]]:
-        """In each part reasoning comes first, then text, then pieces of calls, then whole calls."""
+        """Parts of the answer, each with reasoning first, then text, then pieces of calls, then whole calls."""
         parts: list[dict[str, Any]] = []
         rank = 4
         for delta in deltas:

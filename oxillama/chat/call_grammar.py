@@ -30,7 +30,7 @@ __all__ = ["AnswerGrammar", "answer_grammar", "argument_faults"]
 
 @dataclass(frozen=True, slots=True)
 class AnswerGrammar:
-    """What an answer is held to.
+    """Grammar that an answer is held to.
 
     grammar: of the whole answer; of its calls alone, if `lazy`. triggers: the texts with which calls begin. lazy:
     whether any text may come before the first trigger.
@@ -288,7 +288,8 @@ class _Answers:
         return self.parts.mark(text.strip()) if text.strip() else self.rules.seq(())
 
     def _end(self, calls: CallFormat) -> int:
-        """What ends all calls. Of several marks the later ones may end the turn: these are optional."""
+        """Expression of the marks that end all calls. Of several marks the later ones may end the turn: these are
+        optional."""
         parts, words = self.parts, self.form.end_words
         if not words:
             return self.rules.seq(())

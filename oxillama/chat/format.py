@@ -76,7 +76,7 @@ _WORDS = {
 
 
 class ChatFormat:
-    """How a model writes its answers.
+    """Format of a model's answers.
 
     layout: what stands around reasoning, content and calls, and how calls are written.
     """
@@ -102,12 +102,12 @@ class ChatFormat:
 
     @property
     def calls(self) -> CallFormat | None:
-        """How calls of tools are written; None for a model that calls none, or for gpt-oss's channels."""
+        """Format of calls of tools; None for a model that calls none, or for gpt-oss's channels."""
         return self.layout.calls
 
     @property
     def frame(self) -> Frame:
-        """What stands around reasoning, content and calls."""
+        """Marks around reasoning, content and calls."""
         return self.layout.frame
 
     @property
@@ -146,7 +146,7 @@ class ChatFormat:
 
     @property
     def without_calls(self) -> "ChatFormat":
-        """The same, but calls of tools are text. The channels of gpt-oss stay."""
+        """Copy of the format in which calls of tools are text. The channels of gpt-oss stay."""
         if self.layout.calls is None:
             return self
         layout = Layout(self.frame, None, reason="calls of tools are text")
@@ -219,7 +219,7 @@ class ChatFormat:
         lazy: bool = True,
         free: Collection[str] = (),
     ) -> AnswerGrammar:
-        """What an answer is held to.
+        """Grammar that an answer is held to.
 
         tools: descriptions of functions; calls fit their schemas. choice: "auto" for any text and then perhaps calls;
         "required" for calls alone; a tool's name for one call of it; or OpenAI's objects, which name a function or

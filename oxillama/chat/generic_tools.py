@@ -41,7 +41,7 @@ What a function returns comes in the next message, within <tool_response></tool_
 
 @dataclass(frozen=True)
 class ToolDisplay:
-    """How tools are shown to a model whose template doesn't.
+    """Description of tools for a model whose template shows none.
 
     layout: how the model is told to write calls. native: the template prints calls and results of the history itself,
     in this layout.

@@ -65,7 +65,7 @@ class Parts:
         return [(part, self.token(part) if _MARK.fullmatch(part) else None) for part in _MARK.split(text) if part]
 
     def _around(self, spaces: str) -> int:
-        """These spaces, or some others."""
+        """Expression for these spaces, or some others."""
         return self.gap(len(spaces) + MAX_SPACES) if spaces else self.rules.seq(())
 
     def _word(self, part: str) -> int:

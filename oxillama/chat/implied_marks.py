@@ -68,5 +68,5 @@ def told_calls(template: ChatTemplate) -> CallFormat | None:
 
 
 def _kind(key: str) -> KeyKind | None:
-    """What a key of a described call has."""
+    """Kind of the value that a key of a described call has."""
     return "name" if key in _NAMES else "arguments" if key in _ARGUMENTS else None

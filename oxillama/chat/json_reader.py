@@ -167,7 +167,7 @@ def read_arguments(cursor: Cursor, sink: CallSink) -> Reading:
 
 
 class _Object:
-    """What is known of a call in a JSON object that is being read."""
+    """State of a call in a JSON object that is being read."""
 
     __slots__ = ("arguments", "id", "name", "wrapped")
 

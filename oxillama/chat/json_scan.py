@@ -29,7 +29,7 @@ class JsonScanner:
 
     @property
     def depth(self) -> int:
-        """How many objects and arrays are open."""
+        """Number of open objects and arrays."""
         return len(self._closers)
 
     def step(self, c: str) -> bool:

@@ -13,7 +13,7 @@ Marks = list[tuple[Pattern, str, bool]]
 
 
 class Layout:
-    """How a model writes its answers.
+    """Layout of a model's answers.
 
     calls: the format of calls of tools; None for none. reason: why there is none, "" otherwise. frame: what stands
     around reasoning, content and calls. harmony: the answer is in gpt-oss's channels.
@@ -63,7 +63,7 @@ def _marks(frame: Frame, calls: CallFormat | None) -> Marks:
     if calls is not None:
         opening = _stripped(calls.opening)
         if isinstance(calls.shape, JsonCall) and not any(isinstance(p, str) and p.strip() for p in opening):
-            opening = opening if opening else ("{",)
+            opening = opening or ("{",)
             found.append((opening, "call", False))
         else:
             found.append((opening, "call", calls.later is not None or not opening))
@@ -83,7 +83,7 @@ def _closing_marks(marks: Marks, calls: CallFormat | None) -> list[str]:
 
 
 def _prefixes(text: str) -> list[str]:
-    """What ends a turn, and its beginnings that end with a mark: models may leave out the rest."""
+    """End of a turn, and its beginnings that end with a mark: models may leave out the rest."""
     ends = [found.end() for found in re.finditer(r"<[^<>]*>", text)]
     return [part for n in reversed(ends or [len(text)]) if (part := text[:n])]
 

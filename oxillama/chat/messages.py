@@ -160,7 +160,7 @@ def _shown(value: object) -> str:
 
 
 def _remedy(value: object) -> str:
-    """How an object of a data class becomes a dict."""
+    """Remedy that says how an object of a data class becomes a dict."""
     if isinstance(value, type):
         return ""
     if callable(getattr(value, "model_dump", None)):

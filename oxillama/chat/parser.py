@@ -114,7 +114,8 @@ class ChatParser:
         self.in_reasoning = reasoning
 
     def push(self, text: str) -> list[ChatDelta]:
-        """What this piece of the text adds. Raises ToolFormatError after the end, and for anything but a str."""
+        """Reads a further piece of the text, and returns what it adds. Raises ToolFormatError after the end, and for no
+        str."""
         if not isinstance(text, str):
             raise ToolFormatError(f"text must be a str, not {type(text).__name__}")
         if self._cursor.ended and text:
@@ -553,7 +554,7 @@ def _read_named(cursor: Cursor, shape: Named, prefix: str, sink: CallSink) -> Re
 
 
 def _id_prefix(opening: Pattern) -> str:
-    """What stands right before the name and belongs to the id, such as "functions."."""
+    """Text right before the name that belongs to the id, such as "functions."."""
     last = opening[-1] if opening and isinstance(opening[-1], str) else ""
     return last[max(last.rfind(">"), last.rfind("]")) + 1 :].strip()
 
@@ -563,7 +564,7 @@ def _first_of(shape: object) -> str:
 
 
 def _held(text: str, marks: list[str]) -> int:
-    """Where the part of a text begins that may be the beginning of a mark."""
+    """Start of the part of a text that may be the beginning of a mark."""
     longest = max(map(len, marks)) - 1
     for n in range(min(longest, len(text)), 0, -1):
         if any(mark.startswith(text[-n:]) for mark in marks):

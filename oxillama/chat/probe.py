@@ -38,7 +38,7 @@ Render = Callable[..., str | None]
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What follows the user's text in each rendering; None where the template refuses.
+    """Renderings of a template, each from behind the user's text; None where the template refuses.
 
     prompts: what `add_generation_prompt` adds, with reasoning on, off, and not said. content, call, calls,
     content_call: assistant's turns with these; `reasoned` and `reasoned_call` have reasoning too. number: a call with

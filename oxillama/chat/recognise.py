@@ -38,7 +38,7 @@ _DECODER = json.JSONDecoder()
 
 
 def common_prefix(a: str, b: str) -> str:
-    """What two texts begin with alike, without a mark that is cut."""
+    """Text that two texts begin with alike, without a mark that is cut."""
     n = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     text = a[:n]
     if n < len(a) or n < len(b):
@@ -58,7 +58,7 @@ def _in_mark(a: str, b: str, at: int) -> bool:
 
 
 def common_suffix(a: str, b: str) -> str:
-    """What two texts end with alike, without a mark that is cut."""
+    """Text that two texts end with alike, without a mark that is cut."""
     n = len(common_prefix_plain(a[::-1], b[::-1]))
     text = a[len(a) - n :]
     if n in (len(a), len(b)):
@@ -98,7 +98,7 @@ def _holed(text: str, name: str) -> str:
 
 
 def _start(text: str, probes: Probes) -> int:
-    """Where an assistant's turn has its answer: behind what a prompt ends with, or what stands before content."""
+    """Start of the answer in an assistant's turn: behind what a prompt ends with, or what stands before content."""
     best = max((len(p) for p in probes.prompts if text.startswith(p)), default=-1)
     if probes.content is not None:
         head = probes.content[: probes.content.index(CONTENT)]
@@ -125,7 +125,7 @@ class _Unit:
 def _object_unit(text: str, name: str) -> tuple[_Unit, dict[str, Any]] | None:
     """The JSON object that is a call."""
     at = text.find(name)
-    for found in re.finditer(r"\{", text[: at if at >= 0 else 0]):
+    for found in re.finditer(r"\{", text[: max(at, 0)]):
         try:
             value, end = _DECODER.raw_decode(text, found.start())
         except (ValueError, RecursionError):
@@ -150,11 +150,7 @@ def _arguments_at(text: str, after: int) -> _Unit | None:
 def _json_shape(text: str, value: dict[str, Any]) -> JsonCall | None:
     inner, wrapper = value, ""
     if not any(item == FIRST for item in inner.values()) and FIRST not in inner:
-        wrapper = (
-            next((k for k, v in value.items() if isinstance(v, dict) and FIRST in (*v.values(), *v)), "")
-            if all(_hashable(v) for v in value.values())
-            else ""
-        )
+        wrapper = next((k for k, v in value.items() if isinstance(v, dict) and FIRST in (*v.values(), *v)), "")
         inner = value[wrapper] if wrapper else value
     if FIRST in inner:
         return JsonCall((("", "arguments", ""),), name_is_key=True, spaced="\n" in text)
@@ -174,10 +170,6 @@ def _json_shape(text: str, value: dict[str, Any]) -> JsonCall | None:
     if "name" not in kinds or "arguments" not in kinds:
         return None
     return JsonCall(tuple(keys), wrapper=wrapper, spaced="\n" in text)
-
-
-def _hashable(value: object) -> bool:
-    return not isinstance(value, dict) or all(not isinstance(v, (dict, list)) or True for v in value.values())
 
 
 def _recognise_calls(probes: Probes) -> tuple[CallFormat, str] | None:
@@ -274,7 +266,7 @@ def _as_python(text: str, two: str | None, probes: Probes) -> Made:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """What stands between name, keys and values of a call with tags."""
+    """Texts between name, keys and values of a call with tags."""
 
     start: int
     head: str  # between name and first key
@@ -413,8 +405,6 @@ def _around(
         rest = between[: len(between) - len(call_begin)]
         call_end = common_prefix(rest, tail)
         separator, end = rest[len(call_end) :], tail[len(call_end) :]
-        if separator.strip() in ("", ";") or not isinstance(shape, (JsonCall, PythonCall)):
-            pass
     found = CallFormat(
         shape,
         _pattern(begin),
@@ -429,7 +419,7 @@ def _around(
 
 
 def _later(probes: Probes, opening: str, calls: CallFormat) -> Pattern | None:
-    """What opens calls after content, if it isn't what opens them elsewhere."""
+    """Opening of calls after content, if it isn't what opens them elsewhere."""
     if isinstance(calls.shape, JsonCall):
         return None
     plain = opening.strip()
@@ -448,7 +438,7 @@ def _later(probes: Probes, opening: str, calls: CallFormat) -> Pattern | None:
 
 
 def recognise(probes: Probes) -> tuple[Frame, CallFormat | None]:
-    """What stands around the parts of an answer, and the format of calls, None if the template shows none."""
+    """Marks around the parts of an answer, and the format of calls, None if the template shows none."""
     found = _recognise_calls(probes)
     calls, turn_end = found if found is not None else (None, "")
     content_tail = probes.content.split(CONTENT, 1)[1] if probes.content else ""
@@ -501,7 +491,7 @@ def _recognise_reasoning(
 
 
 def _end_of_reasoning(probes: Probes, after: str, calls: CallFormat | None) -> str:
-    """What ends reasoning: what stands behind it whether content or calls follow."""
+    """End of reasoning: what stands behind it whether content or calls follow."""
     if probes.reasoned is None:
         found = _MARK.match(after)
         return found.group() if found else ""

@@ -56,7 +56,7 @@ def _with_roles(messages: Sequence[Message], able: Capabilities) -> list[Message
 
 
 def _n_first(messages: Sequence[Message]) -> int:
-    """How many messages of the system begin a conversation."""
+    """Number of messages of the system that begin a conversation."""
     return next((i for i, message in enumerate(messages) if message["role"] not in _SYSTEM), len(messages))
 
 

@@ -227,7 +227,7 @@ def _is_none(value: object) -> bool:
 
 
 def _plain(value: object) -> list[Any] | None:
-    """What filters such as `map` give, for JSON."""
+    """List of the values that filters such as `map` give, for JSON."""
     if isinstance(value, Absent):
         return None
     if isinstance(value, Iterator):

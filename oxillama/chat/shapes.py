@@ -121,7 +121,7 @@ Shape = JsonCall | Named | Tagged | PythonCall | Braces | NestedTags
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """How calls are written.
+    """Format of calls.
 
     shape: of one call. begin, end: around all calls. call_begin, call_end: around one; `call_begin` goes up to the name
     (of a JSON object: up to its brace). separator: between calls. later: what opens calls after text, if not `begin`.
@@ -139,7 +139,7 @@ class CallFormat:
 
     @property
     def opening(self) -> Pattern:
-        """What stands before the first call."""
+        """Pattern before the first call."""
         return _joined(self.begin, self.call_begin)
 
     @property
@@ -166,7 +166,7 @@ def _literal_start(pattern: Pattern) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What stands around reasoning, content and calls.
+    """Marks around reasoning, content and calls.
 
     reasoning: marks of the reasoning. content_begin, content_end: around the content. turn_end: what ends the turn.
     breaks: marks between the parts of an answer, which belong to none.

@@ -65,7 +65,7 @@ def probing(work: int) -> Iterator[None]:
 
 
 class Prints(NamedTuple):
-    """What a template prints: the descriptions of tools; calls in messages of the assistant, and what they returned."""
+    """Parts that a template prints: descriptions of tools; calls in messages of the assistant, and their results."""
 
     tools: bool
     calls: bool
@@ -195,7 +195,7 @@ class ChatTemplate:
         return prompt[sum(1 for _ in same) :]
 
     def prints(self, variables: Mapping[str, Any] | None = None) -> Prints:
-        """Which parts of a conversation with tools the template prints, given these variables if it needs them.
+        """Finds which parts of a conversation with tools the template prints, given these variables if it needs them.
 
         Found by rendering short conversations, once for each template. One that prints no message, or exceeds its
         bounds, isn't known to leave out tools.
@@ -351,7 +351,7 @@ class _Rendering:
 
 
 def capabilities_of(template: ChatTemplate, variables: Mapping[str, Any]) -> Capabilities:
-    """What the template can print; with these variables, if it prints nothing without them."""
+    """Abilities of the template: what it prints; with these variables, if it prints nothing without them."""
 
     def known_of(extra: Mapping[str, Any]) -> Capabilities:
         known = template._compiled.known

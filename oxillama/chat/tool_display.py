@@ -55,7 +55,7 @@ def _prints_tools(template: ChatTemplate, options: Mapping[str, Any]) -> bool:
 
 
 def display_of(template: ChatTemplate, messages: Messages, options: Mapping[str, Any]) -> ToolDisplay | None:
-    """How tools, calls and results are shown in a prompt; None if the template does, or there are none."""
+    """Display of tools, calls and results in a prompt; None if the template does, or there are none."""
     tools, given = options.get("tools"), options.get("tool_format")
     past = any(message.get("tool_calls") or message.get("role") == "tool" for message in messages)
     if not (tools or past) or (isinstance(given, str) and given in _AS_IT_IS):
@@ -92,7 +92,7 @@ def shown_by(
 
 
 def note_of(template: ChatTemplate, options: Mapping[str, Any]) -> str:
-    """What a caller is told of how tools are shown to the model; "" if nothing, or if the caller asked for it. With the
+    """Sentence for a caller on how tools are shown to the model; "" if nothing, or if the caller asked for it. With the
     format "text" it is said where the model doesn't see them.
 
     The log has it once for each template.

@@ -49,7 +49,7 @@ def schema_properties(schema: Any, root: Any) -> list[tuple[str, Any, bool]]:
 
 
 def place_of(schema: Any, root: Any) -> str | None:
-    """Where a schema first stands in the one that it is a part of, as a JSON pointer; None if it isn't there."""
+    """Place where a schema first stands in the one that it is a part of, as a JSON pointer; None if it isn't there."""
     from oxillama.grammar.json_schema.literals import Path, pointer  # twenty modules, which only errors need here
 
     left: list[tuple[Any, Path]] = [(root, None)]

@@ -149,7 +149,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def unrecognized(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
-    """What is wrong with these arguments, and what was most likely meant."""
+    """Message that says which of these arguments are wrong, and what was most likely meant."""
     message = f"unrecognized arguments: {' '.join(unknown)}"
     flags = [flag for flag in unknown if flag.startswith("-")]
     if not flags and parser.prog.split()[-1] in ONE_TEXT:

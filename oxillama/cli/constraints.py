@@ -15,7 +15,7 @@ CONSTRAINT_FLAGS = {name: f"--{name.replace('_', '-')}" for name in CONSTRAINTS}
 
 
 def add_constraints(parser: argparse.ArgumentParser) -> None:
-    """At most one of them can be given."""
+    """Adds the flags of constraints, of which at most one can be given."""
     group = parser.add_argument_group("what the text may be", "one of these; the text follows it to the end")
     one = group.add_mutually_exclusive_group()
     one.add_argument("--grammar", metavar="GBNF", help="a grammar in llama.cpp's notation")

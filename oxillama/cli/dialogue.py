@@ -54,7 +54,7 @@ class Dialogue:
         self._answers = AnswerOptions(prompt.get("tools"), tool_format=prompt.get("tool_format"))
         self._engine, self._options, self._prompt = engine, options, prompt
         prepared = self._with_tools([{"role": "user", "content": "?"}])
-        engine._factory.prepare(prepared)
+        engine.context.factory.prepare(prepared)
         self._warned: set[str] = set()
         if prepared.tool_use is not None and prepared.tool_use.note:
             self._warn([prepared.tool_use.note])
@@ -63,7 +63,7 @@ class Dialogue:
         self._opening = opening
         self._messages = list(opening)
         # The KV cache may be smaller than the context.
-        self._limit = min(engine.context_size, engine._core.scheduler.capacity)
+        self._limit = min(engine.context_size, engine.context.core.scheduler.capacity)
         self._room = max(1, min(self._limit // ROOM, options.max_tokens or self._limit))
 
     def reset(self) -> None:

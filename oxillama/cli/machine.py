@@ -61,13 +61,13 @@ class Bandwidth:
 
 
 def cpu_name(root: str | Path = "/") -> str:
-    """As the kernel names it; empty where it doesn't, as on most ARM machines."""
+    """Name of the CPU by the kernel; empty where it has none, as on most ARM machines."""
     found = re.search(r"^model name\s*:\s*(.+)$", _text(Path(root) / "proc/cpuinfo"), re.MULTILINE)
     return found[1].strip() if found else ""
 
 
 def cpu_features(root: str | Path = "/") -> tuple[str, ...]:
-    """Those of FEATURES that the first CPU has, in their order."""
+    """Features in FEATURES that the first CPU has, in their order."""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _text(Path(root) / "proc/cpuinfo"), re.MULTILINE)
     have = set(found[1].split()) if found else set()
     return tuple(name for name in FEATURES if name in have)
@@ -104,7 +104,8 @@ def last_cache_bytes(root: str | Path = "/") -> int:
 
 
 def read_speed(seconds: float, threads: int, available: int | None, root: str | Path = "/") -> Bandwidth | None:
-    """How fast one thread and `threads` of them stream an F32 matrix that meets a single row, as decoding does.
+    """Measures how fast one thread and `threads` of them stream an F32 matrix that meets a single row, as decoding
+    does.
 
     seconds: for both measurements, half each; one pass is made in any case. available: bytes of memory that may be had;
     None if unknown. Returns None where a matrix that no cache holds would take too much of them.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import oxillama
 from oxillama._util.blas import import_numpy
@@ -32,6 +31,9 @@ from oxillama.cli.statuses import FailedCheckError
 from oxillama.cli.values import with_sizes
 from oxillama.config import EngineConfig, field_names
 from oxillama.server.config import ServerConfig, from_environment, from_file, from_texts, shown_default
+
+if TYPE_CHECKING:
+    from oxillama.server.serve import ServerProcess
 
 __all__ = ["add_server_options", "serve"]
 
@@ -77,26 +79,31 @@ def serve(args: argparse.Namespace) -> int:
     """Serves models until a signal ends it. It listens before it imports what answers: that takes longest."""
     if args.check_config:
         return _checked(args)
+    from oxillama.server import sockets
+
     config, described = _read(args)
-    sockets = importlib.import_module("oxillama.server.sockets")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # so that the library lets other threads run meanwhile
     with _signals_received() as received, sockets.listening(config) as made:
-        process = _server_module()
-        served = [importlib.import_module("oxillama.server.models").ServedModel(**fields) for fields in described]
-        app = importlib.import_module("oxillama.server.app").create_app({model.id: model for model in served}, config)
-        importlib.import_module("oxillama.server.memory").check_memory({m.id: m.weights for m in served if m.at_start})
-        log_output = importlib.import_module("oxillama.server.log_output")
+        process = _server_process()
+        from oxillama.server import app, log_output, memory, models
+
+        served = [models.ServedModel(**fields) for fields in described]
+        application = app.create_app({model.id: model for model in served}, config)
+        memory.check_memory({model.id: model.weights for model in served if model.at_start})
         with log_output.unblocked(), log_output.log_to(sys.stderr, config.log_level, config.log_content):
-            process.ServerProcess(app, config, received).serve_on(made)
+            process(application, config, received).serve_on(made)
     return 0
 
 
 def _read(args: argparse.Namespace) -> tuple[ServerConfig, list[dict[str, Any]]]:
     """Settings, and models as fields of `ServedModel`: checked as far as it needs no import that takes long."""
+    from oxillama.server.auth import keys_of
+    from oxillama.server.sockets import check_exposure
+
     settings, models = read_settings(args)
     config = ServerConfig(**settings)
-    users, _ = importlib.import_module("oxillama.server.auth").keys_of(config)
-    importlib.import_module("oxillama.server.sockets").check_exposure(config, bool(users))
+    users, _ = keys_of(config)
+    check_exposure(config, bool(users))
     check_places(config)
     return config, _served(args, models)
 
@@ -105,8 +112,10 @@ def _checked(args: argparse.Namespace) -> int:
     """Prints settings, models and what they name, all of it opened. Raises FailedCheckError if something is wrong."""
     try:
         config, described = _read(args)
-        _server_module()
-        found = importlib.import_module("oxillama.cli.serve_check").report(config, described)
+        _server_process()
+        from oxillama.cli.serve_check import report
+
+        found = report(config, described)
     except (oxillama.OxiLlamaError, OSError) as error:
         raise FailedCheckError(str(error)) from error
     print(json.dumps(found, indent=2, default=str))
@@ -135,13 +144,15 @@ def _signals_received() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _server_module() -> Any:
+def _server_process() -> type[ServerProcess]:
+    """Imports what answers requests. Raises ConfigError where the extra `server` isn't installed."""
     import_numpy()
     try:
-        return importlib.import_module("oxillama.server.serve")
+        from oxillama.server.serve import ServerProcess
     except ImportError as error:
         text = f"`oxillama serve` needs {error.name}: pip install '.[server]' from a checkout"
         raise oxillama.ConfigError(text) from None
+    return ServerProcess
 
 
 def read_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:

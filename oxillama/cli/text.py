@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         raise oxillama.ConfigError("PROMPT is empty: give at least one character")
     options = text_options(args)  # before anything is loaded, since it raises for bad options
     with load_engine(args) as engine, draft_options(args) as drafting:
-        ids = engine._factory.ids("PROMPT", prompt)
+        ids = engine.context.factory.ids("PROMPT", prompt)
         with closing(engine.stream(ids, **options, **drafting)) as stream:
             if args.echo:
                 print(prompt, end="", flush=True)

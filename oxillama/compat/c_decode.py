@@ -141,7 +141,7 @@ def _pointer(rows: NDArray[np.float32] | None) -> Floats:
 
 
 def llama_get_memory(ctx: LlamaLike) -> LlamaLike:
-    """What the functions of a context's memory take."""
+    """Handle that the functions of a context's memory take."""
     return ctx
 
 

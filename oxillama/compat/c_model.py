@@ -185,7 +185,7 @@ def _at(texts: list[str], i: int) -> str | None:
 
 
 def _value(text: str | None, buf: Any, buf_size: Any) -> int:
-    """What the functions of metadata give: the buffer is cleared where there is nothing."""
+    """Result of the functions of metadata: the buffer is cleared where there is nothing."""
     length = copied(b"" if text is None else text.encode(), buf, buf_size)
     return -1 if text is None else length
 

@@ -98,7 +98,7 @@ _ARM = {"neon": ("NEON", "ARM_FMA"), "neon_dot": ("DOTPROD",), "neon_i8mm": ("MA
 
 
 def llama_print_system_info() -> bytes:
-    """What of the CPU the kernels in use have, as `NAME = 1` between bars."""
+    """Features of the CPU that the kernels in use have, as `NAME = 1` between bars."""
     from oxillama.kernels import config
 
     found = config()

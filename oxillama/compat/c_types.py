@@ -54,7 +54,7 @@ class llama_chat_message(ctypes.Structure):
 
 
 class llama_logit_bias(ctypes.Structure):
-    """What is added to a token's logit."""
+    """Bias that is added to a token's logit."""
 
     _fields_ = (("token", llama_token), ("bias", ctypes.c_float))
 

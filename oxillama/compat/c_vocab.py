@@ -205,7 +205,7 @@ class _Library:
 
 @cache
 def library() -> _Library:
-    """What stands in the place of the replaced package's shared library: it lives as long as the process."""
+    """Stand-in for the replaced package's shared library: it lives as long as the process."""
     return _Library()
 
 

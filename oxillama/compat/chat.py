@@ -167,7 +167,7 @@ def _n_logprobs(options: Mapping[str, Any]) -> int | None:
 
 
 def held_to(options: Mapping[str, Any], named: Mapping[str, Any] | None) -> Any:
-    """What the answer is held to: a grammar, a format, or the parameters of a function; one of them."""
+    """Constraint of the answer: a grammar, a format, or the parameters of a function; one of them."""
     given = options["grammar"]
     schema = _schema(options["response_format"])
     if schema is not None:

@@ -13,7 +13,7 @@ __all__ = ["STYLES", "Style", "written"]
 
 @dataclass(frozen=True)
 class Style:
-    """How a format writes messages.
+    """Style in which a format writes messages.
 
     roles: what stands before a message of a role; those of other roles are left out. opening: what comes first, with
     the system message in the place of {}. default: the system message where there is none. join, ends: what stands

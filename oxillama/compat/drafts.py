@@ -38,7 +38,7 @@ class CalledDraft:
         return found
 
     def forget(self, key: int) -> None:
-        """Nothing is kept."""
+        """Forgets nothing: nothing is kept."""
 
 
 def engine_draft(model: Any) -> tuple[Any, int] | None:

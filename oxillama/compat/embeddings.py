@@ -16,7 +16,7 @@ class NotForEmbeddingError(GenerateError, RuntimeError):
 
 
 def embedded(llama: LlamaLike, input: Any, normalize: bool, truncate: bool, return_count: bool) -> Any:
-    """What `Llama.embed` returns."""
+    """Embeds texts, and returns what `Llama.embed` returns."""
     for name, value in (("normalize", normalize), ("truncate", truncate), ("return_count", return_count)):
         check_bool(name, value)
     if not llama.for_embedding:
@@ -40,7 +40,7 @@ def embedded(llama: LlamaLike, input: Any, normalize: bool, truncate: bool, retu
 
 
 def created(llama: LlamaLike, input: Any, model: str | None) -> dict[str, Any]:
-    """What `Llama.create_embedding` returns."""
+    """Embeds texts, and returns what `Llama.create_embedding` returns."""
     rows, count = embedded(llama, [input] if isinstance(input, str) else input, False, True, True)
     return {
         "object": "list",

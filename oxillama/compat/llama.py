@@ -81,7 +81,7 @@ GENERATE: tuple[Keyword, ...] = (
 
 
 class LlamaState:
-    """What `save_state` gives: tokens and scores so far, a snapshot of their KV, and the seed."""
+    """State that `save_state` gives: tokens and scores so far, a snapshot of their KV, and the seed."""
 
     def __init__(
         self, input_ids: NDArray[np.intc], scores: NDArray[np.single], n_tokens: int, llama_state: bytes,
@@ -169,7 +169,7 @@ class Llama:
 
     @property
     def model(self) -> Self:
-        """What `llama_model_get_vocab` and other functions of `llama_cpp` take."""
+        """Handle that `llama_model_get_vocab` and other functions of `llama_cpp` take."""
         return self
 
     ctx = _ctx = _model = model  # other packages look for these
@@ -338,7 +338,7 @@ class Llama:
         return found
 
     def create_chat_completion_openai_v1(self, *args: Any, **given: Any) -> Any:
-        """The same as objects of the package `openai`. Raises ImportError without it."""
+        """Like `create_chat_completion`, with objects of the package `openai`. Raises ImportError without it."""
         from openai.types.chat import (  # type: ignore[import-not-found, unused-ignore]
             ChatCompletion,
             ChatCompletionChunk,
@@ -505,7 +505,7 @@ class Llama:
 
     @staticmethod
     def longest_token_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-        """How many tokens two sequences begin with alike."""
+        """Number of tokens that two sequences begin with alike."""
         return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
     @classmethod

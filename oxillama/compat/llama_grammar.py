@@ -39,7 +39,7 @@ class LlamaGrammar:
 
     @classmethod
     def from_string(cls, grammar: str, verbose: bool = True) -> LlamaGrammar:
-        """Of GBNF. Raises GrammarError, which gives line and column, for what is none."""
+        """Reads GBNF. Raises GrammarError, which gives line and column, for what is none."""
         if not isinstance(grammar, str):
             raise ConfigError(f"grammar must be GBNF as a str, not {type(grammar).__name__}")
         Grammar.parse(grammar, token_id=lambda text: 0)  # its tokens are those of the model that it will serve
@@ -47,12 +47,12 @@ class LlamaGrammar:
 
     @classmethod
     def from_file(cls, file: str | os.PathLike[str], verbose: bool = True) -> LlamaGrammar:
-        """Of a file of GBNF. Raises OSError if it can't be read, GrammarError."""
+        """Reads a file of GBNF. Raises OSError if it can't be read, GrammarError."""
         return cls.from_string(read_text(file), verbose)
 
     @classmethod
     def from_json_schema(cls, json_schema: str, verbose: bool = True) -> LlamaGrammar:
-        """Of a JSON schema as text. Raises GrammarError for a schema that no grammar can express, ConfigError."""
+        """Reads a JSON schema as text. Raises GrammarError for a schema that no grammar can express, ConfigError."""
         try:
             text = without_mark(json_schema) if isinstance(json_schema, str) else json_schema
             schema = json.loads(text, object_pairs_hook=unique_keys)

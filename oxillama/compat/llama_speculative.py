@@ -36,7 +36,7 @@ class LlamaPromptLookupDecoding(LlamaDraftModel):
     def find_candidate_pred_tokens(
         input_ids: NDArray[np.intc], max_ngram_size: int, num_pred_tokens: int
     ) -> NDArray[np.intc]:
-        """What followed the longest run of last tokens that occurred before, int32; empty if none did."""
+        """Tokens that followed the longest run of last tokens that occurred before, int32; empty if none did."""
         tokens = np.asarray(input_ids, np.intc)
         n = len(tokens)
         for size in range(min(max_ngram_size, n - 1), 0, -1):

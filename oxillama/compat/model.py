@@ -13,7 +13,7 @@ __all__ = ["LlamaLike"]
 
 
 class LlamaLike(Protocol):
-    """What completions, chats, embeddings and the functions of `llama_cpp` need of a `Llama`."""
+    """Interface of `Llama` that completions, chats, embeddings and the functions of `llama_cpp` use."""
 
     vocabulary: Tokenizer
     model_path: str

@@ -32,7 +32,7 @@ class MTMDChatHandler:
 
     @classmethod
     def from_pretrained(cls, *args: Any, **given: Any) -> NoReturn:
-        """The same for files of the Hugging Face Hub: nothing is downloaded."""
+        """Refuses files of the Hugging Face Hub likewise: nothing is downloaded."""
         cls._refuse()
 
     @classmethod

@@ -90,7 +90,7 @@ CONSTRUCTOR: tuple[Keyword, ...] = (
 
 
 def _rope(given: dict[str, Any]) -> RopeConfig | None:
-    """What the constructor's keywords say about rotary embedding; None if they say nothing."""
+    """Settings of rotary embedding by the constructor's keywords; None if they say nothing."""
     kind = given["rope_scaling_type"]
     kind = -1 if kind is None else check_int("rope_scaling_type", kind, -1, 3)
     base = check_float("rope_freq_base", given["rope_freq_base"], 0.0)

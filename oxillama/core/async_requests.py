@@ -68,13 +68,13 @@ class CoroutineBell:
         self.lost = False
 
     def ring(self) -> None:
-        """In a turn of the loop."""
+        """Wakes the coroutine; called in a turn of the step loop."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             self._loop.rung.append((self, waiter))
 
     def ring_here(self, *ignored: object) -> None:
-        """In the event loop of the coroutine that waits."""
+        """Wakes the coroutine; called in its event loop."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -206,7 +206,7 @@ class AsyncChunks:
 
 
 async def elsewhere(core: EngineCore, call: Callable[..., T], *args: Any, **options: Any) -> T:
-    """What a call gives that waits for the engine, in another thread. Raises GenerateError inside a step."""
+    """Result of a call that waits for the engine, in another thread. Raises GenerateError inside a step."""
     core.loop.check_outside()
     return await in_thread(call, *args, **options)
 
@@ -406,7 +406,7 @@ def as_coroutine(
 
 
 async def ended(core: EngineCore, cancel: Callable[[], None], call: Callable[[], T]) -> T:
-    """What a call gives that another thread runs. A task that is cancelled ends it, and waits for that: a step."""
+    """Result of a call that another thread runs. A task that is cancelled ends it, and waits for that: a step."""
     task = asyncio.ensure_future(elsewhere(core, call))
     try:
         return await asyncio.shield(task)
@@ -445,12 +445,12 @@ class AsyncSession:
 
     @property
     def logits(self) -> NDArray[np.float32] | None:
-        """Those of the last position, float32 [n_vocab]; None unless a call has just computed them."""
+        """Logits of the last position, float32 [n_vocab]; None unless a call has just computed them."""
         return self.session.logits
 
     @property
     def sampler(self) -> Sampler | None:
-        """What `sample` draws by; see `Session.sampler`."""
+        """Sampler of `sample`; see `Session.sampler`."""
         return self.session.sampler
 
     @sampler.setter

@@ -356,7 +356,7 @@ class BatchRunner:
             loop.start_worker()
 
     def take_back(self) -> None:
-        """This thread takes the steps again: two in turn would be slower."""
+        """Returns the steps to this thread: two in turn would be slower."""
         loop, requests = self._core.loop, self._under_way()
         if loop.background_requests:
             loop.post(lambda: loop.background_requests.difference_update(requests))

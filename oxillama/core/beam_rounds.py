@@ -105,7 +105,7 @@ class BeamRounds(Iterator[list[BeamHypothesis]]):
         return self._core.change(search.followed)
 
     def results(self) -> list[BeamHypothesis]:
-        """What is found, when no more is to be done: `Engine.beam_search` returns it, and raises its errors."""
+        """Hypotheses found, when no more is to be done: `Engine.beam_search` returns it, and raises its errors."""
         self._drive(lambda: False)
         return self._search.results()
 

@@ -66,7 +66,7 @@ Candidate = tuple[float, int, int]  # log-probability of all its tokens, number 
 @settings()
 @dataclass(frozen=True, slots=True)
 class BeamSearchConfig:
-    """How continuations are looked for. Every field is a keyword of `beam_search`.
+    """Settings of beam search. Every field is a keyword of `beam_search`.
 
     {fields}
 
@@ -123,7 +123,7 @@ class FoundBeams:
         self.kept: list[tuple[float, float, list[int], FinishReason]] = []
 
     def score(self, logprob: float, length: int) -> float:
-        """By which results are sorted. `length`: tokens, with that of the end."""
+        """Score by which results are sorted. `length`: tokens, with that of the end."""
         return float(logprob / max(1, length) ** self._config.length_penalty)
 
     def add(self, logprob: float, tokens: list[int], reason: FinishReason) -> None:
@@ -164,7 +164,7 @@ class Beam(Request):
 
     @property
     def generated(self) -> list[int]:
-        """Its tokens after the prompt."""
+        """Tokens of the beam after the prompt."""
         return self.sequence.tokens[self.n_prompt :]
 
     def absorb(self, rows: NDArray[np.float32]) -> None:
@@ -286,7 +286,7 @@ class BeamSearch:
         return sequence
 
     def results(self) -> list[BeamHypothesis]:
-        """When all beams have ended. Raises the error of the first that failed."""
+        """Hypotheses, when all beams have ended. Raises the error of the first that failed."""
         if self.outbox.error is not None:
             raise self.outbox.error
         return [
@@ -333,7 +333,7 @@ class BeamSearch:
         return [(logit - total, token) for token, logit in scratch.items() if logit > -math.inf]
 
     def take_up(self) -> None:
-        """In a turn of the loop: goes on in the middle of a round, as another search was."""
+        """Goes on in the middle of a round, as another search was; called in a turn of the loop."""
         self._turn(self._rejoin)
 
     def _turn(self, action: Callable[[], None]) -> None:
@@ -362,7 +362,8 @@ class BeamSearch:
         n_tokens = len(generated[0]) + 1
         if chosen and not self._found.suffice(chosen[0][0], n_tokens):
             if n_tokens < self._limit:
-                return self._go_on(chosen)
+                self._go_on(chosen)
+                return
             for logprob, number, token in chosen:
                 self._found.add(logprob, [*generated[number], token], "length")
         self._finish(None if self._found.kept else self._dead_end)
@@ -488,7 +489,7 @@ def go_on(
 
 
 def _begin(search: BeamSearch, beam: Beam, fill: Fill, sequence: Sequence) -> None:
-    """In the turn that queues it."""
+    """Begins a beam of a search that goes on; called in the turn that queues it."""
     beam.begin = None  # which keeps what was saved
     fill(sequence)
     if beam.generated:

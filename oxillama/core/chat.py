@@ -124,7 +124,7 @@ def chat_prompt(
 
 
 def owner_of(cache_salt: object) -> Hashable:
-    """Of the ids that a tokenizer keeps for requests with this salt."""
+    """Owner of the ids that a tokenizer keeps for requests with this salt."""
     return "engine", cache_salt if isinstance(cache_salt, str) else None
 
 
@@ -135,7 +135,7 @@ def reading_of(
     answer: AnswerOptions,
     prompt: str | None = None,
 ) -> ToolUse | None:
-    """How the answer to messages is divided into reasoning, text and calls; None for text alone.
+    """Division of the answer to messages into reasoning, text and calls; None for text alone.
 
     options: those of `PromptOptions`. prompt: the text that they make, if it is there already.
     Raises what `tool_use_of` raises.

@@ -90,7 +90,7 @@ AdapterTicket = tuple[str, str]  # path, digest
 
 @dataclass(frozen=True)
 class ModelTicket:
-    """What a pickle holds: a class, its settings with absolute paths, and what the files are known by.
+    """Content of an engine's pickle: a class, its settings with absolute paths, and what the files are known by.
 
     adapters: those that are loaded, by name. pushed: those that are pushed, with their scales.
     """
@@ -145,7 +145,7 @@ def ticket_of_model(
 
 
 def ticket_of(engine: LoadedEngine) -> ModelTicket:
-    """For `Engine.__reduce__`. Raises EngineClosedError, and what `ticket_of_model` raises."""
+    """Ticket of an engine, for its `__reduce__`. Raises EngineClosedError, and what `ticket_of_model` raises."""
     context = engine.context
     context.core.check_open()
     snapshots, loras = context.snapshots, context.loras

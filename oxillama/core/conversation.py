@@ -24,7 +24,7 @@ ANSWERING = "the conversation is answering: finish or close its stream first"
 
 
 class _Memory:
-    """What a dialogue keeps: the sequence of its last turn. Its methods run in a turn of the engine's loop.
+    """Memory of a dialogue: the sequence of its last turn. Its methods run in a turn of the engine's loop.
 
     Apart from the dialogue, which thereby can be dropped, and its blocks be given back.
     """
@@ -117,7 +117,7 @@ class Conversation:
         self._snapshots.write(self._take, path, base=base, compress=compress, shared=shared)
 
     def snapshot_bytes(self, *, compress: bool = False) -> bytes:
-        """What `snapshot` would write."""
+        """Bytes that `snapshot` would write."""
         return self._snapshots.pack(self._take, compress=compress)
 
     def _take(self, known: Any) -> Any:

@@ -189,7 +189,7 @@ class DraftRound:
 
 
 class Speculation:
-    """Of one request: its drafts, how far each is trusted, and what was counted.
+    """Drafting of one request: its drafts, how far each is trusted, and what was counted.
 
     round: with acceptance="rejection", the round of the next position, which stays until it is used up, whatever else
     happens to the request: a step that has no room for its draft tokens, or preemption. n_begun: of a request that was
@@ -228,7 +228,7 @@ class Speculation:
         return token
 
     def proposed(self, by: int, seconds: float) -> None:
-        """One of the drafts was asked, and took so long."""
+        """Counts a proposal of one of the drafts, and its seconds."""
         self._by = by
         self._stats = replace(self._stats, draft_seconds=self._stats.draft_seconds + seconds)
 
@@ -252,7 +252,7 @@ class Speculation:
         return asked
 
     def stats(self) -> SpecStats:
-        """What was counted up to now."""
+        """Counts up to now."""
         return replace(self._stats, off=self._off())
 
     def _off(self) -> str:

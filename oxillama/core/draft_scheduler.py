@@ -56,7 +56,7 @@ class BoundDrafts:
         self._bound: weakref.WeakSet[Draft] = weakref.WeakSet()
 
     def speculation(self, options: DraftOptions) -> Speculation:
-        """That of one request with a draft. Raises what binding a draft raises."""
+        """Drafting of one request with a draft. Raises what binding a draft raises."""
         return Speculation(tuple(map(self._find, options.draft)), options)
 
     def _find(self, draft: str | Draft) -> Draft:
@@ -116,7 +116,8 @@ class Drafting:
     def _wanted(
         self, asking: list[tuple[GenerationRequest, Speculation]], by: int, rows: int
     ) -> dict[Draft, list[Wanted]]:
-        """How many tokens each request asks its draft of this number for; requests that ask for none are left out."""
+        """Numbers of tokens that each request asks its draft of this number for; requests that ask for none are left
+        out."""
         asking = [(r, s) for r, s in asking if not (s.adaptive and s.trusts[by].resting > len(r.sequence.tokens))]
         if not asking:
             return {}

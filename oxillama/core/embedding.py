@@ -47,7 +47,7 @@ Embeddings = NDArray[Any] | list[NDArray[Any]]
 
 
 class EmbedOptions(TypedDict, total=False):
-    """What `Engine.embed` takes beside the texts and their pooling."""
+    """Keywords of `Engine.embed` beside the texts and their pooling."""
 
     normalize: bool | None
     dimensions: int | None
@@ -220,7 +220,7 @@ Kept = list[NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class PoolingSettings:
-    """What becomes of a text's hidden states; `choose_pooling` checks and makes one."""
+    """Settings of how a text's hidden states become its vector; `choose_pooling` checks and makes one."""
 
     pooling: str = "mean"
     normalize: bool = True
@@ -279,7 +279,7 @@ def choose_pooling(
 
 
 def pool(kept: Kept, rows: NDArray[np.float32], settings: PoolingSettings) -> Kept:
-    """What is remembered of a text after some more of its rows.
+    """Sum that is kept of a text after some more of its rows.
 
     They are added one by one in double, so that the mean doesn't depend on how the text was divided into chunks.
     """
@@ -306,7 +306,8 @@ def place(settings: PoolingSettings) -> str:
 
 
 def result_of(kept: Kept, n_tokens: int, settings: PoolingSettings, deltas: Deltas = no_deltas) -> NDArray[Any]:
-    """Of all rows of a text. deltas: what adapters add to the classifier. Raises GenerateError for rows of NaN."""
+    """Result of all rows of a text. deltas: what adapters add to the classifier. Raises GenerateError for rows of
+    NaN."""
     pooled = np.concatenate(kept) if settings.pooling == "none" else kept[0]
     if settings.classifier is not None:
         return finite("scores", settings.classifier.scores(pooled, deltas))

@@ -205,7 +205,8 @@ class EngineCore:
             self.scheduler.set_deadline(request.sequence, at + request.time_limit)
 
     def _forward(self, plan: Plan) -> list[Any] | None:
-        """What each request of the plan wants of the model; None if the step was abandoned or failed."""
+        """Computes what each request of the plan wants: rows, or the likeliest token; None if the step was abandoned or
+        failed."""
         try:
             return execute_plan(self.runner, plan, self._poll, hidden=plan[0][0].want == "hidden")
         except Exception as error:  # nothing has changed yet
@@ -392,7 +393,7 @@ class EngineCore:
         return self.runner.release(pool.blocks.free_ids, pool.windowed.free_ids, pool.slots.free_ids)
 
     def _drop_other_threads(self, thread: int) -> None:
-        """In a forked child: ends requests of threads that it doesn't have."""
+        """Ends requests of threads that a forked child doesn't have."""
         gone = GenerateError("the thread that waited for this request is not in this process")
         lost = [r for r in self._live() if r.thread != thread or r.outbox.bell is not None]
         self._end_all(lost, "cancelled", gone)

@@ -107,7 +107,7 @@ class CacheSizes(NamedTuple):
 
 
 def choose_sizes(states: Sequence[LayerShape], context_size: int, config: EngineConfig) -> CacheSizes:
-    """As many of each kind as requests of a whole context need, in proportion.
+    """Numbers of blocks of each kind that requests of a whole context need, in proportion.
 
     A budget is divided as the default is: blocks for a whole context to `REQUEST_SLOTS` slots, and of layers with a
     window what a step can read. Raises ConfigError if it is less than the least that any request needs.
@@ -144,7 +144,7 @@ def _n_requests(context_size: int, slot_size: int) -> int:
 def _request_needs(
     states: Sequence[LayerShape], context_size: int, config: EngineConfig
 ) -> tuple[list[int], list[int], list[int]]:
-    """Of blocks, windowed blocks and slots: how many a request of a whole context needs, any request, and their bytes.
+    """Needs in blocks, windowed blocks and slots: of a request of a whole context, of any request, and their bytes.
 
     A window that reaches nearly as far as a context gives nothing back: its layers are as those without.
     """
@@ -162,7 +162,7 @@ def _request_needs(
 
 
 def _divide(budget: int, need: list[int], least: list[int], sizes: list[int]) -> list[int]:
-    """In proportion to the need, each at least the least; what is left over goes to the kind that grows with texts."""
+    """Divides in proportion to the need, each at least the least; the rest goes to the kind that grows with texts."""
     whole = sum(n * size for n, size in zip(need, sizes, strict=True))
     numbers = list(least)
     left = budget - sum(n * size for n, size in zip(least, sizes, strict=True))
@@ -185,7 +185,7 @@ def _sizes(states: Sequence[LayerShape], numbers: list[int]) -> CacheSizes:
 
 
 def kept_bytes(states: Sequence[LayerShape]) -> tuple[int, int]:
-    """What is kept of a request: bytes of each token in f16, and of all recurrent states together."""
+    """State of a request in bytes: of each token in f16, and of all recurrent states together."""
     tokens = EngineConfig().kv_block_size
     return block_bytes(states, tokens, "f16") // tokens, REQUEST_SLOTS * slot_bytes(states)
 
@@ -219,7 +219,7 @@ LoadProgress = Callable[[int, int], object]  # bytes of tensors that are loaded,
 
 @dataclass
 class EngineParts:
-    """What an engine is made of; `load_parts` makes them of a file, and anything alike will do.
+    """Parts that an engine is made of; `load_parts` makes them of a file, and anything alike will do.
 
     sampling: what counts for sampling options that a call doesn't give.
     identity, tokenizer_identity: of the files, for snapshots; the latter where the tokenizer is from another one.
@@ -325,7 +325,7 @@ def suggest_packing(file: GGUFFile) -> None:
 def make_runner(
     model: Model, config: EngineConfig, sizes: CacheSizes, num_threads: int, pager: LayerPager | None = None
 ) -> Runner:
-    """What computes with a model, with a cache of its own."""
+    """Makes the runner that computes with a model, with a cache of its own."""
     return Runner(
         model,
         pager=pager,
@@ -363,7 +363,7 @@ def page_weights(
 
 
 def return_freed_memory() -> None:
-    """To the operating system, what building a tokenizer left behind: 20 MB of a vocabulary of 128 thousand tokens.
+    """Returns to the operating system what building a tokenizer left: 20 MB of a vocabulary of 128 thousand tokens.
 
     glibc keeps freed memory for later allocations; ours to come are too large to be made of its pieces.
     """

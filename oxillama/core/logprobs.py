@@ -31,7 +31,7 @@ class LogprobComputer:
         self._scratch = scratch
 
     def score(self, row: NDArray[np.float32], token: int, k: int) -> TokenLogprob:
-        """Of a token, with the k likeliest, by a row of logits, float32 [n_vocab].
+        """Log-probability of a token, with the k likeliest, by a row of logits, float32 [n_vocab].
 
         Raises GenerateError for a row with NaN or plus infinity in it.
         """
@@ -53,7 +53,7 @@ class LogprobComputer:
 
 
 class LogprobRecorder:
-    """What one request has of them, as they come; each list is None if it isn't wanted.
+    """Log-probabilities of one request, as they come; each list is None if it isn't wanted.
 
     prompt: of the prompt's tokens; None stands for the first, which nothing predicts. tokens: of those generated.
     end: of the token that ended the text, if one did.
@@ -69,7 +69,7 @@ class LogprobRecorder:
         self.end: TokenLogprob | None = None
 
     def sibling(self) -> "LogprobRecorder":
-        """Of another completion of the same prompt: what is found of that is for both."""
+        """Recorder of another completion of the same prompt: what is found of that is for both."""
         other = copy(self)
         other.tokens = None if self.tokens is None else []
         return other

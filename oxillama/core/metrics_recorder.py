@@ -87,7 +87,7 @@ class MetricsRecorder:
         self.changed = True
 
     def rejected(self, reason: RejectedReason, n: int) -> None:
-        """So many requests were refused."""
+        """Counts requests that were refused."""
         self._rejected = MappingProxyType({**self._rejected, reason: self._rejected[reason] + n})
         self.changed = True
 
@@ -101,7 +101,7 @@ class MetricsRecorder:
         self._counts["generation_tokens"] += self._first(request, time.perf_counter())
 
     def verified(self, n_accepted: int, n_drafted: int) -> None:
-        """So many of a request's draft tokens were accepted."""
+        """Counts draft tokens of a request, and those that were accepted."""
         self._counts["spec_rounds"] += 1
         self._counts["spec_drafted"] += n_drafted
         self._counts["spec_accepted"] += n_accepted
@@ -222,7 +222,7 @@ class MetricsRecorder:
         self._published = numbers, observed
 
     def snapshot(self) -> MetricsSnapshot:
-        """What was last published; from any thread."""
+        """Numbers that were last published; from any thread."""
         numbers, histograms = self._published
         observed: dict[str, Any] = {name: HistogramSnapshot(*values) for name, values in histograms.items()}
         return MetricsSnapshot(**numbers, **observed)

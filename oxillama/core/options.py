@@ -66,7 +66,7 @@ DeadlineFrom = Literal["submit", "start"]
 
 
 class CacheKey(NamedTuple):
-    """What two sequences must have in common, besides tokens, for the KV of one to be that of the other.
+    """Properties that two sequences must share, besides tokens, for the KV of one to be that of the other.
 
     adapters: those that the weights are changed by. kv_type: how KV is stored. salt: whose it is.
     """
@@ -152,7 +152,7 @@ class ServingOptions:
         return CacheKey(loras.key, kv_type, self.cache_salt) if self.cache_prompt else None
 
     def counted_from(self, default: DeadlineFrom) -> "ServingOptions":
-        """The same with a deadline that counts from there, unless its caller said otherwise."""
+        """Copy with a deadline that counts from there, unless its caller said otherwise."""
         if self.deadline is None or self.deadline_from is not None:
             return self
         return replace(self, deadline_from=default)
@@ -163,7 +163,7 @@ class ServingOptions:
         return self.deadline if self.deadline is not None and self.deadline_from == "start" else math.inf
 
     def of_sequence(self, kv_type: str, loras: LoraSet) -> dict[str, Any]:
-        """The same as options of `Sequence`, which uses these adapters; a deadline from "submit" counts from now."""
+        """Options of `Sequence`, which uses these adapters; a deadline from "submit" counts from now."""
         deadline = math.inf
         if self.deadline is not None and self.deadline_from != "start":
             deadline = time.perf_counter() + self.deadline
@@ -398,7 +398,7 @@ class TextOptions:
             raise ConfigError("echo and tool_use are both given: calls are found in what is generated alone")
 
     def of_completion(self, i: int) -> "TextOptions":
-        """Those of the i-th completion of a prompt alone: with its own seed, if there is one."""
+        """Options of the i-th completion of a prompt alone: with its own seed, if there is one."""
         config = self.chain.config
         if config.seed is None:
             return self

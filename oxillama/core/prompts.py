@@ -1,5 +1,6 @@
 """Prompts: texts, token ids and messages that callers give, checked."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -84,7 +85,7 @@ def check_no_table(name: str, value: Any) -> None:
 
 
 def _check_no_null(name: str, value: Any) -> None:
-    if value is None or type(value).__name__ in _NULLS or (isinstance(value, float) and value != value):
+    if value is None or type(value).__name__ in _NULLS or (isinstance(value, float) and math.isnan(value)):
         raise ConfigError(f"{name} is null ({value}): leave it out, or give text or token ids")
 
 

@@ -146,7 +146,7 @@ class RequestClock:
 
     @property
     def timings(self) -> Timings:
-        """Those of a finished request."""
+        """Times of a finished request."""
         if not self.first_at:
             return Timings(0.0, self.ended_at - self.started_at if self.started_at else 0.0, 0.0)
         return Timings(

@@ -73,7 +73,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """How likely a token was in its place, by the model alone: before penalties, temperature, cuts and grammar.
+    """Log-probability of a token in its place, by the model alone: before penalties, temperature, cuts and grammar.
 
     logprob: natural logarithm of its probability, the log-softmax of the model's row of logits; -inf if impossible.
     bytes: what the token stands for, maybe a part of a character. top: the likeliest tokens in this place, as many as
@@ -208,7 +208,7 @@ class Completion:
 
     @property
     def usage(self) -> Usage:
-        """How many tokens it took."""
+        """Numbers of tokens that the completion took."""
         return Usage(self.prompt_tokens, len(self.token_ids), self.cached_tokens, self.reasoning_tokens)
 
     @property
@@ -300,7 +300,7 @@ class BeamHypothesis:
 
 @dataclass(frozen=True, slots=True)
 class BatchFailure:
-    """In the place of a completion in a batch: the prompt's index, and why there is none."""
+    """Failure of one prompt in a batch, in the place of its completion: the prompt's index, and the error."""
 
     index: int
     error: Exception

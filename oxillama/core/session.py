@@ -127,7 +127,8 @@ class SessionSampler:
         self.follows = True
 
     def _go_back(self, tokens: list[int]) -> None:
-        """To where it was after the tokens that the session still has, or has again, before anything was drawn there.
+        """Restores the state after the tokens that the session still has, or has again, before anything was drawn
+        there.
 
         If the session went back into the prompt, the next draw begins anew: with the same seed, if there is one.
         """
@@ -145,7 +146,8 @@ class SessionSampler:
             sampler.rewind(len(history) - n)
 
     def _accept(self, tokens: list[int]) -> None:
-        """What the session got since the last draw. Raises GrammarError for what may not come there."""
+        """Tells grammar and penalties of the tokens since the last draw. Raises GrammarError for what may not come
+        there."""
         if self.follows and self.sampler is not None:
             for token in tokens[len(self.sampler.memory.history.tokens) :]:
                 self.sampler.accept(token)
@@ -258,13 +260,13 @@ class Session:
 
     @property
     def logits(self) -> NDArray[np.float32] | None:
-        """Those of the last position, float32 [n_vocab]; None unless a call has just computed them."""
+        """Logits of the last position, float32 [n_vocab]; None unless a call has just computed them."""
         found, at = self._logits or (None, -1)
         return found if at == self.position else None
 
     @property
     def sampler(self) -> Sampler | None:
-        """What `sample` draws by; None before its first call. It goes into snapshots of the session, and into forks.
+        """Sampler of `sample`; None before its first call. It goes into snapshots of the session, and into forks.
 
         Set to None, it is forgotten. A `Sampler` of one's own may take its place, for `sample` or for use by hand.
         """
@@ -407,7 +409,7 @@ class Session:
         self._alone(lambda: self._snapshots.write(self._take, path, **options))
 
     def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
-        """What `snapshot` would write."""
+        """Bytes that `snapshot` would write."""
         self._check_open()
         pack = self._snapshots.pack
         return self._alone(lambda: pack(self._take, compress=compress, format=format))
@@ -517,8 +519,8 @@ class Session:
             raise GenerateError("the session is closed: begin another one with engine.session()")
 
     def _alone(self, action: Callable[[], T]) -> T:
-        """What an action gives, which no other thread's comes between. No context manager: a signal may come while one
-        is entered or left."""
+        """Runs an action that no other thread's comes between, and returns its result. No context manager: a signal may
+        come while one is entered or left."""
         lock, mine = self._in_use, False
         try:
             with DeferredInterrupt():  # no interrupt comes between taking the lock and its release
@@ -531,5 +533,5 @@ class Session:
                 lock.release()
 
     def after_fork(self) -> None:
-        """In a forked child: the thread that used the session may not be there to end its call."""
+        """Frees the session of a forked child, where the thread that used it may not be there to end its call."""
         self._in_use = threading.Lock()

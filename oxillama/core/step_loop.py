@@ -323,7 +323,7 @@ class StepLoop:
 
 
 def _wake(waiters: list[asyncio.Future[None]]) -> None:
-    """In the event loop."""
+    """Wakes coroutines; called in their event loop."""
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(None)

@@ -134,7 +134,7 @@ def save_request(
 
 
 def cached(make: Callable[[], T]) -> Callable[[], T]:
-    """What `make` gives, made once."""
+    """Function that returns the result of `make`, made once."""
     made: list[T] = []
 
     def get() -> T:
@@ -258,7 +258,8 @@ def _divided(request: GenerationRequest, pieces: list[Chunk]) -> dict[str, Any]:
 
 
 def shaped(found: list[Completion], n: int | None, single: bool) -> Any:
-    """As the caller asked: a completion, or a list of n, for each prompt; for one prompt, or a list for several."""
+    """Completions in the form of the call: one, or a list of n, for each prompt; for one prompt, or a list for
+    several."""
     each: list[Any] = list(found) if n is None else [found[i : i + n] for i in range(0, len(found), n)]
     return each[0] if single else each
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +94,10 @@ def is_null(value: Any) -> bool:
     """Whether a cell is null: None, pandas' NA and NaT, NumPy's NaT, or NaN where these have nothing else for it."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
-    return (isinstance(value, float) or type(value).__name__ in ("datetime64", "timedelta64")) and bool(value != value)
+    if isinstance(value, float):
+        return math.isnan(value)
+    # NumPy isn't imported for it.
+    return type(value).__name__ in ("datetime64", "timedelta64") and bool(value != value)  # noqa: PLR0124
 
 
 def is_empty(value: Any) -> bool:

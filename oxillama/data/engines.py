@@ -21,7 +21,7 @@ OPENED: OpenedOnce[Any] = OpenedOnce()
 
 
 class EngineSource:
-    """What a mapper's engine is opened from: settings, or an engine that is open already.
+    """Source of a mapper's engine: settings, or an engine that is open already.
 
     Its pickle holds settings with absolute paths, or the engine's own pickle. A forked child goes on with the engine
     of its parent, whose memory it shares.

@@ -37,21 +37,21 @@ class TableFile(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """Its columns."""
+        """Names of the columns."""
 
     @property
     def n_rows(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
 
     def rows(self, names: Sequence[str] | None = None) -> Iterator[Row]:
-        """Its rows, with these columns alone. Raises ConfigError for a row that can't be read, or lacks one."""
+        """Rows of the file, with these columns alone. Raises ConfigError for a row that can't be read, or lacks one."""
 
     def batches(self, n_rows: int) -> Iterator[Any]:
         """The first rows as pyarrow Tables of one schema."""
 
 
 def suffix_of(path: str) -> str:
-    """What the name of a file says about its format. Raises ConfigError for none that is known."""
+    """Format that the name of a file says. Raises ConfigError for none that is known."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in SUFFIXES:
         raise ConfigError(f"{path} must end in one of {', '.join(SUFFIXES)}: the name says what format it has")

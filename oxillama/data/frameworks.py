@@ -13,7 +13,7 @@ __all__ = ["daft", "of_ray", "pandas_udf", "ray_processor"]
 
 
 class _Mapper(Protocol):
-    """What is used of a `Mapper` here."""
+    """Interface of a `Mapper` that is used here."""
 
     @property
     def inputs(self) -> tuple[str, ...]: ...

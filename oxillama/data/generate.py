@@ -138,7 +138,7 @@ class Generate(Mapper):
                     yield row, self._done(row, outcome)
 
     def job(self) -> dict[str, str]:
-        """What its results depend on, each as text: equal for jobs of which one can go on with the other."""
+        """Settings that the results depend on, each as text: equal for jobs of which one can go on with the other."""
         messages = self._messages if isinstance(self._messages, str | None) else [
             {name: part.text if isinstance(part, Template) else part for name, part in one.items()}
             for one in self._messages

@@ -51,7 +51,7 @@ class Mapper(ABC):
 
     @property
     def engine(self) -> Engine:
-        """This process's engine, which is opened if it isn't. Raises what `oxillama.load` raises."""
+        """Engine of this process, which is opened if it isn't. Raises what `oxillama.load` raises."""
         return self.source.engine
 
     @property
@@ -65,7 +65,7 @@ class Mapper(ABC):
 
     @abstractmethod
     def cells(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Done]:
-        """For each row, in order: the cells of all columns of `added()`. Rows are taken as they are needed.
+        """Computes for each row, in order, the cells of all columns of `added()`. Rows are taken as they are needed.
 
         rows: with the cells of `inputs`, as Python values. Raises errors of rows if `on_error` says so, and what ends
         the whole (LoadError, EngineClosedError, GrammarError, ...) in any case.
@@ -183,7 +183,7 @@ class Mapper(ABC):
         self.source.close()
 
     def empty(self) -> Done:
-        """What a row without a prompt gets."""
+        """Cells of a row without a prompt."""
         return dict.fromkeys(self._names), 0
 
     @lazy
@@ -192,7 +192,7 @@ class Mapper(ABC):
         return tuple(self.added())
 
     def failed(self, row: int, error: Exception, cells: Cells | None = None) -> Done:
-        """What a row gets that failed; raises the error if that is wanted, or if it is the end of all."""
+        """Cells of a row that failed; raises the error if that is wanted, or if it is the end of all."""
         if self.on_error == "raise" or isinstance(error, EngineClosedError):
             error.add_note(f"in row {row} of those that were given to {type(self).__name__}(output={self.output!r})")
             raise error

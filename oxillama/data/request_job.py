@@ -72,7 +72,7 @@ def read_requests(source: SameFile) -> Iterator[Request]:
 
 
 def count_requests(source: SameFile, folder: str) -> int:
-    """How many requests a file has. folder: for a file that remembers their names meanwhile.
+    """Counts the requests of a file. folder: for a file that remembers their names meanwhile.
 
     Raises ConfigError, which names the line, for one that is no request, or has the name of another; OSError.
     """
@@ -90,7 +90,7 @@ def _read(place: str, number: int, line: bytes) -> Request:
         if not isinstance(found.get(name), kind):
             raise ConfigError(f"{place}: {name} must be {'an object' if kind is dict else 'a text'}")
     if extra := found.keys() - FIELDS.keys():
-        raise ConfigError(f"{place}: {sorted(extra)[0]!r:.80} is not known: a request has {', '.join(FIELDS)}")
+        raise ConfigError(f"{place}: {min(extra)!r:.80} is not known: a request has {', '.join(FIELDS)}")
     if found["method"] != "POST" or found["url"] not in URLS:
         given = f"{found['method']} {found['url']}"
         raise ConfigError(f"{place}: method and url must be POST and one of {', '.join(URLS)}, not {given:.80}")

@@ -77,7 +77,7 @@ class _Reader:
         return _TYPES.get(str(kind), JSON)
 
     def _target(self, ref: Any) -> Any:
-        """What a reference within the document leads to; None for others."""
+        """Value that a reference within the document leads to; None for others."""
         if not isinstance(ref, str) or not ref.startswith("#"):
             return None
         found = self._root

@@ -27,7 +27,7 @@ __all__ = ["Report", "check_paths", "journal_of", "map_file"]
 
 @dataclass
 class Report:
-    """What a job did.
+    """Counts of a job.
 
     n_rows: rows that were wanted. n_before: those that were finished already. n_done: those that were computed now.
     errors: how many failed, by the kind of their errors; examples: a row and the message of one for each kind.

@@ -305,7 +305,7 @@ class AsyncEngine:
 
     @property
     def logits(self) -> NDArray[np.float32] | None:
-        """Those of the session's last position, float32 [n_vocab]; None unless they have just been computed."""
+        """Logits of the session's last position, float32 [n_vocab]; None unless they have just been computed."""
         return self.engine.logits
 
     async def prefill(self, tokens: SequenceOf[int]) -> NDArray[np.float32]:
@@ -372,7 +372,7 @@ class AsyncEngine:
 
     @staticmethod
     async def snapshot_info(snapshot: Path | bytes | bytearray | memoryview) -> SnapshotInfo:
-        """What a snapshot is of, without its model. Raises SnapshotError and its children."""
+        """Describes a snapshot, without its model. Raises SnapshotError and its children."""
         return await in_thread(Engine.snapshot_info, snapshot)
 
     # ---- adapters
@@ -391,7 +391,7 @@ class AsyncEngine:
 
     @property
     def pushed_loras(self) -> list[tuple[Lora, float]]:
-        """What requests use that give no `lora`, the last pushed last."""
+        """Adapters of requests that give no `lora`, the last pushed last."""
         return self.engine.pushed_loras
 
     # ---- memory, metrics, life

@@ -219,7 +219,7 @@ class Engine:
         return infill_ids(self.tokenizer, prefix, suffix, suffix_first)
 
     def _answer(self, ids: list[int], options: dict[str, Any], stream: bool, n: int | None) -> Any:
-        """What follows a prompt that `chat` or `infill` made: a completion, n of them, or chunks."""
+        """Generates what follows a prompt that `chat` or `infill` made: a completion, n of them, or chunks."""
         if not check_flag("stream", stream):
             return self.generate(ids, n=n, **options)
         if options.get("on_token") is not None:
@@ -384,7 +384,7 @@ class Engine:
 
     @property
     def logits(self) -> NDArray[np.float32] | None:
-        """Those of the session's last position, float32 [n_vocab]; None unless they have just been computed."""
+        """Logits of the session's last position, float32 [n_vocab]; None unless they have just been computed."""
         return self._session.logits
 
     def reset(self) -> None:
@@ -432,7 +432,7 @@ class Engine:
         self._session.snapshot(path, **options)
 
     def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
-        """What `snapshot` would write."""
+        """Bytes that `snapshot` would write."""
         return self._session.snapshot_bytes(compress=compress, format=format)
 
     @classmethod
@@ -474,7 +474,7 @@ class Engine:
 
     @staticmethod
     def snapshot_info(snapshot: Path | Data) -> SnapshotInfo:
-        """What a snapshot is of, without its model. Raises SnapshotError and its children."""
+        """Describes a snapshot, without its model. Raises SnapshotError and its children."""
         return snapshot_info(snapshot)
 
     # ---- adapters: one that is unloaded or popped stays with the requests that were made with it, until they end
@@ -523,7 +523,7 @@ class Engine:
 
     @property
     def pushed_loras(self) -> list[tuple[Lora, float]]:
-        """What requests use that give no `lora`, the last pushed last."""
+        """Adapters of requests that give no `lora`, the last pushed last."""
         return self.context.loras.pushed
 
     # ---- memory, metrics, life
@@ -542,7 +542,7 @@ class Engine:
         return self._core.runner.memory_bytes() | {"loras": self.context.loras.nbytes}
 
     def offload_counts(self) -> Mapping[str, float]:
-        """What it took to have the weights where they are needed, since the engine was loaded; empty without `offload`.
+        """Counts of bringing weights where they are needed, since the engine was loaded; empty without `offload`.
 
         budget: bytes that weights may take now. hits, faults: pages that were in memory when needed, or not. bytes:
         read; direct_bytes: of these, past the system's page cache. stalls, stall_seconds: waits of products.
@@ -563,7 +563,7 @@ class Engine:
         return self._core.change(lambda: self.context.shrink(most))
 
     def metrics_snapshot(self) -> MetricsSnapshot:
-        """What the engine has done and does, in numbers of one moment between two steps; also after `close`."""
+        """Numbers of the engine's work, of one moment between two steps; also after `close`."""
         self._core.loop.post(self._core.publish)  # now, or if a step is under way, with its end
         return self._core.meter.snapshot()
 

@@ -83,8 +83,8 @@ class SpeculativeEngine:
                 self._closing.callback(self.engine.close)
             self._settings = {"num_speculative": num_speculative, "acceptance": acceptance, "adaptive": adaptive}
             options = DraftOptions(draft=self.draft, **self._settings)  # type: ignore[arg-type]
-            self.engine._core.check_generates()
-            self.engine._factory.bind(options)
+            self.engine.context.core.check_generates()
+            self.engine.context.factory.bind(options)
             self.seed = SamplerConfig(seed=seed).seed
             self.accepted_tokens: tuple[int, ...] = ()
             self.rng_state: int | None = None
@@ -170,7 +170,7 @@ class SpeculativeEngine:
         write_speculative(self, path, compress=compress, format=format)
 
     def snapshot_bytes(self, *, compress: bool = False, format: int = 2) -> bytes:
-        """What `snapshot` would write."""
+        """Bytes that `snapshot` would write."""
         return pack_speculative(self, compress=compress, format=format)
 
     @classmethod
@@ -229,9 +229,9 @@ class SpeculativeEngine:
 
     @property
     def stats(self) -> SpecStats:
-        """What drafting did in all requests of the engine that used this draft first, and have ended."""
+        """Counts of drafting in all requests of the engine that used this draft first, and have ended."""
         first = self.draft[0] if isinstance(self.draft, list) else self.draft
-        return self._past + self.engine._core.drafting.totals.get(first, SpecStats())
+        return self._past + self.engine.context.core.drafting.totals.get(first, SpecStats())
 
     @property
     def options(self) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class SpeculativeEngine:
         self._closing.close()
 
     def __enter__(self) -> Self:
-        self.engine._core.check_open()
+        self.engine.context.core.check_open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
@@ -261,7 +261,7 @@ class SpeculativeEngine:
 def _reopened(
     kind: type[SpeculativeEngine], engine: Engine, draft: Any, settings: dict[str, Any], owns_engine: bool
 ) -> SpeculativeEngine:
-    """From what is pickled of one: it closes the model if that one did, and draft models that were opened for it."""
+    """Reopens a pickled engine: it closes the model if that one did, and draft models that were opened for it."""
     found = kind(engine, draft, **settings)
     for one in draft if isinstance(draft, list) else [draft]:
         if owns_engine and isinstance(one, DraftModel):

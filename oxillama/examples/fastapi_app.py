@@ -20,13 +20,13 @@ import oxillama as ox
 
 
 class Review(BaseModel):
-    """What a client sends."""
+    """Request of a client."""
 
     text: str = Field(max_length=4000)
 
 
 class Verdict(BaseModel):
-    """What it gets; the model can write nothing else."""
+    """Answer to a client; the model can write nothing else."""
 
     sentiment: Literal["good", "bad", "mixed"]
     stars: int = Field(ge=1, le=5)

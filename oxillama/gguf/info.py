@@ -154,7 +154,7 @@ def _template_lines(m: Metadata) -> Iterator[tuple[str, str]]:
 
 
 def _answers(template: str) -> str:
-    """How the model writes reasoning and calls of tools."""
+    """Description of how the model writes reasoning and calls of tools."""
     try:
         return ChatFormat.of_template(template).description
     except ChatTemplateError as error:

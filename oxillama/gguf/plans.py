@@ -26,7 +26,7 @@ class TensorPlan(NamedTuple):
     fallback: str | None
 
     def nbytes(self, format: str) -> int:
-        """Its size in a format."""
+        """Size of the tensor in a format."""
         return format_by_name(format).nbytes(math.prod(self.shape))
 
 
@@ -51,13 +51,12 @@ def plan_tensors(
     for info in tensors.values():
         plan = TensorPlan(info.name, info.shape, info.type, info.type, None)
         chosen = _chosen(info.name, patterns)
-        if not is_quantised(info.name, info.shape) or info.type not in _kernel_formats():
-            pass
-        elif chosen:
-            used.add(chosen[0])
-            plan = plan._replace(after=_checked(info, *chosen))
-        elif not (keep_output and info.name == output):
-            plan = _planned(plan, type.format if pure else mixed_format(type, info.name, info.shape, model))
+        if is_quantised(info.name, info.shape) and info.type in _kernel_formats():
+            if chosen:
+                used.add(chosen[0])
+                plan = plan._replace(after=_checked(info, *chosen))
+            elif not (keep_output and info.name == output):
+                plan = _planned(plan, type.format if pure else mixed_format(type, info.name, info.shape, model))
         plans.append(plan)
     _check_used(patterns, used)
     return plans

@@ -142,8 +142,7 @@ class GGUFWriter:
         if self._tensors:
             _pad(f, len(header), self.alignment)
         for t in self._tensors.values():
-            for part in parts_of(t):
-                f.write(part)
+            f.writelines(parts_of(t))
             _pad(f, t.nbytes, self.alignment)
 
     def _add_entry(self, key: str, entry: Entry) -> None:

@@ -54,12 +54,12 @@ _SPACED = re.compile(r"\{\s{0,9}([0-9]{1,15})\s{0,9}(?:(,)\s{0,9}([0-9]{0,15})\s
 
 
 def escape_remedy(letter: str) -> str:
-    """What to write in place of an escape that there isn't: "" or ": " and a sentence."""
+    """Remedy for an escape that there isn't, what to write in its place: "" or ": " and a sentence."""
     return f": {_ESCAPES[letter]}" if letter in _ESCAPES else ""
 
 
 def group_remedy(text: str, at: int) -> str:
-    """What to write in place of the group that begins at ``(?``: "" or ". " and a sentence."""
+    """Remedy for the group that begins at ``(?``, what to write in its place: "" or ". " and a sentence."""
     for start, remedy in _GROUPS:
         if text.startswith(start, at):
             return f"; {remedy}"
@@ -69,7 +69,7 @@ def group_remedy(text: str, at: int) -> str:
 
 
 def bracket_remedy(text: str, at: int, last_class: str) -> str:
-    r"""What is wrong with the ``{``, ``}`` or ``]`` at a place where it can't be, and what to write.
+    r"""Fault of the ``{``, ``}`` or ``]`` at a place where it can't be, and what to write.
 
     last_class: the text of the last class before it with a bracket in it, or with nothing; "" if there is none.
     """

@@ -34,7 +34,7 @@ MAX_SHARED = 64  # characters that alternatives have in common
 
 
 def pattern_units(pattern: str) -> int:
-    """What reading a pattern takes of the budget."""
+    """Units of the budget that reading a pattern takes."""
     return PATTERN_UNITS * len(pattern) + PROPERTY_UNITS * (pattern.count("\\p") + pattern.count("\\P"))
 
 
@@ -99,8 +99,7 @@ def conditions(node: Node, whole: bool = False) -> list[Part]:
     ahead = [part for part in parts[:begin] if part.kind == "ahead"]
     rest = [Node("^"), *parts[begin:]] if ahead else parts
     found = [Part(unanchored(Node("cat", tuple(rest)), whole))]
-    for part in ahead:
-        found.append(Part(Node("cat", (part.parts[0], ANYTHING)), negated=not part.least))
+    found += [Part(Node("cat", (part.parts[0], ANYTHING)), negated=not part.least) for part in ahead]
     return found
 
 

@@ -119,7 +119,7 @@ cdef class Team:
             self.learn(r, now - r.start, now)
 
     cdef cost *slot(self, uint64_t key) noexcept nogil:
-        """Where the costs of a key are or shall be: of a few places its own, a free one, or that of another in turn."""
+        """Slot of a key's costs: of a few places its own, a free one, or that of another in turn."""
         cdef uint64_t at = key * <uint64_t>0x9E3779B97F4A7C15 >> 56
         cdef int i
         for i in range(PLACES):
@@ -128,7 +128,7 @@ cdef class Team:
         return &self.costs[(at + self.evicted % PLACES) % N_COSTS]
 
     cdef cost *find(self, uint64_t kind, int64_t work) noexcept nogil:
-        """What is known of such regions. Of a new size: what a size within three octaves costs per unit of work."""
+        """Costs known of such regions. Of a new size: what a size within three octaves costs per unit of work."""
         cdef uint64_t size = ox_size_class(<uint64_t>max(work, <int64_t>1)), key = kind << 8 | size, near
         cdef cost *c = self.slot(key)
         cdef cost *other

@@ -209,7 +209,7 @@ cdef extern from *:
 
 
 cdef inline float finite(float x) noexcept nogil:
-    """What is no minus infinity stays so, and below infinity."""
+    """Clamps a value to finite floats."""
     return min(max(x, <float> -FLT_MAX), <float> FLT_MAX)
 
 

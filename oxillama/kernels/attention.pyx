@@ -79,7 +79,7 @@ def _aligned(*shape):
 
 
 cdef class Attention:
-    """What attention of one layer does, beside its inputs; fixed when a model is loaded.
+    """Rule of one layer's attention, beside its inputs; fixed when a model is loaded.
 
     Scores are ``q . k * scale``. ``softcap`` > 0 bends them to ``softcap * tanh(score / softcap)`` (Gemma 2, 2024);
     ``slopes``, one for each query head, takes ``slope * |distance|`` off (ALiBi: Press et al., 2021); ``sinks``, one
@@ -225,7 +225,7 @@ def attend(Rows q, KvSlab slab, Batch batch, Attention rule):
 
 
 def attend_source(Rows q, KvSlab slab, Batch batch, Attention rule):
-    """As :func:`attend`, over what the encoder left of each row's sequence: its first ``n_source`` positions, all seen.
+    """Attends like :func:`attend`, over what the encoder left of each row's sequence: its first ``n_source`` positions.
 
     Raises ConfigError for a sequence without any, and for a rule by which positions matter.
     """

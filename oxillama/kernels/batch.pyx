@@ -98,7 +98,7 @@ cdef class Batch:
         return 0
 
     cdef int _place(self, spans) except -1:
-        """Where each span lies in the batch and in its sequence; tokens and positions of its rows."""
+        """Places each span in the batch and in its sequence, with tokens and positions of its rows."""
         cdef Span s
         cdef span *p = self.span
         cdef int i = 0
@@ -138,7 +138,7 @@ cdef class Batch:
         return 0
 
     cdef int _check_slots(self) except -1:
-        """What one span writes, no other reads or writes."""
+        """Checks that no span reads or writes what another one writes."""
         cdef int i, j
         for i in range(self.n_spans):
             if self.span[i].write < 0:
@@ -186,7 +186,7 @@ cdef class Batch:
 
 
 def divide(rows, spans, bint every_row=False):
-    """What a pass gives each span, of rows float32 [n, n_vocab or n_embd]: those that the spans want or with
+    """Divides the rows of a pass, float32 [n, n_vocab or n_embd], among its spans: those that they want or with
     ``every_row`` all.
 
     A list of views, None for spans that want none. For a span that wants the likeliest token it has that alone, the
@@ -212,7 +212,7 @@ def divide(rows, spans, bint every_row=False):
 
 
 cdef int32_t *numbers_of(array) except NULL:
-    """Where an array of int32 has its numbers: a memoryview of them would take as long as filling in ten rows."""
+    """Address of an array's int32 numbers: a memoryview of them would take as long as filling in ten rows."""
     cdef Py_buffer view
     cdef int32_t *found
     PyObject_GetBuffer(array, &view, PyBUF_WRITABLE)

@@ -36,7 +36,8 @@ cdef struct long_row:
 
 
 cdef class Choice:
-    """Of each row of a batch and each of ``n_heads`` key/value heads, ``k`` units of ``unit`` consecutive positions.
+    """Units chosen for each row of a batch and each of ``n_heads`` key/value heads: ``k``, of ``unit`` positions in a
+    row.
 
     Units are counted from position 0 of a sequence; the ``local`` ones that end with the row's own are always chosen.
     A row at a position below ``limit``, k * unit, chooses everything, and needs no :func:`choose`. The memory is of the
@@ -234,13 +235,13 @@ cdef int64_t _n_keys(Choice c, const int32_t *ids, int64_t pos) noexcept nogil:
 
 
 cdef const int32_t *_ids_of(const chosen_job *j, Choice c, int64_t i, int64_t head) noexcept nogil:
-    """What one row has chosen for a head of keys, or for this and its neighbours."""
+    """Units that one row has chosen for a head of keys, or for this and its neighbours."""
     return c.of_row(j.rows[i].row) + head // (j.n_heads // c.n_heads) * c.k
 
 
 cdef void _find(const chosen_job *j, Choice c, const int32_t *ids, const int32_t *blocks, int64_t i, size_t *block,
                 int64_t *in_block) noexcept nogil:
-    """Where the i-th key of a choice is: its block, and its place there."""
+    """Place of the i-th key of a choice: its block, and its place there."""
     cdef int64_t pos = ids[i // c.unit] * c.unit + i % c.unit
     block[0] = <size_t>blocks[pos // j.block_tokens]
     in_block[0] = pos % j.block_tokens
@@ -391,7 +392,8 @@ cdef int _run(chosen_job *j, int64_t n_tasks, Choice c, Workspace ws) except -1:
 
 
 cdef void _make_room(chosen_job *j, KvSlab slab, Choice c) noexcept:
-    """What each thread needs: scratch, a table of panels, panels of one span unless units are panels, states."""
+    """Allocates the memory of each thread: scratch, a table of panels, panels of one span unless units are panels,
+    states."""
     cdef size_t group = <size_t>j.a.group, place
     cdef bint in_panels = c.unit % 16 == 0 and <int64_t>slab.n_blocks * j.n_heads * (j.block_tokens // 16) < 1 << 31
     j.scratch_bytes = _rounded(ox_attn_scratch(group, <size_t>slab.k_dim, <size_t>slab.v_dim) * 4)

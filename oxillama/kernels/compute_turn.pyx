@@ -66,7 +66,7 @@ cdef class ComputeTurn:
         return made
 
     def reset(self):
-        """In a forked child, whose other threads are gone: no core is taken, and no thread waits."""
+        """Frees all cores of a forked child, whose other threads are gone: none is taken, and no thread waits."""
         cdef ComputeShare holder
         for holder in self._holders:
             holder._holds = False

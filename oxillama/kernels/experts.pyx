@@ -61,7 +61,7 @@ cdef int _check_routed(Rows x, Routing r, Matrix w, bint by_pair) except -1:
 
 
 cdef job *_expert_jobs(Rows x, Routing r, Matrix w, Rows y, bint by_pair, int n_active, int nt) except NULL:
-    """For each expert in use, the product of its rows of ``x`` with its matrix, to its pairs' rows of ``y``."""
+    """Job of each expert in use: the product of its rows of ``x`` with its matrix, to its pairs' rows of ``y``."""
     cdef job *jobs = <job *>x.workspace.take(<size_t>max(n_active, 1) * sizeof(job))
     cdef int64_t e
     cdef int i = 0
@@ -249,7 +249,7 @@ def expert_hidden(Rows x, Routing routing, Matrix gate, Matrix up, str activatio
 
 
 cdef Rows _changed(layer *h, Rows x, Routing r, Matrix gate, Matrix up, Rows y, adapters):
-    """The same bits where nothing changes, product by product: changes come before the activation.
+    """Computes the same bits where nothing changes, product by product: changes come before the activation.
 
     Weights that a pager brings in are taken so, too: of both products what is there first.
     """

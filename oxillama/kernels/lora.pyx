@@ -68,7 +68,7 @@ cdef class _Users:
 
 
 cdef class Adapters:
-    """What the rows of a batch use.
+    """Adapters that the rows of a batch use.
 
     ``lengths``: the number of rows of each span. ``sets``: for each span ``((changes, scale), ...)``, where ``changes``
     maps what is changed, a Matrix or whatever stands for a table, to its LowRank. Two spans that use the same adapter
@@ -93,7 +93,7 @@ cdef class Adapters:
             self._changed.update(changes)
 
     def of_rows(self, rows):
-        """What these rows use, in a batch of them alone."""
+        """Adapters that these rows use, in a batch of them alone."""
         cdef Adapters found = Adapters.__new__(Adapters)
         place = np.full(self._n, -1, np.int32)
         place[rows] = np.arange(len(rows), dtype=np.int32)
@@ -147,7 +147,7 @@ cdef class Adapters:
         y.q8 = NULL
 
     def add_heads(self, Rows y, Rows x, Matrix w):
-        """The same for a matrix per head: heads side by side in ``x`` and in ``y``."""
+        """Adds the change of a matrix per head: heads side by side in ``x`` and in ``y``."""
         cdef _Users users
         cdef LowRank change
         if w not in self._changed:
@@ -159,7 +159,7 @@ cdef class Adapters:
         y.q8 = NULL
 
     def add_experts(self, Rows y, Rows x, Routing routing, Matrix w, bint by_pair):
-        """The same for rows that were routed to the matrices of a stack.
+        """Adds the change for rows that were routed to the matrices of a stack.
 
         ``y`` has a row for each pair of a row and one of its experts, and so has ``x``, if ``by_pair``.
         """
@@ -280,7 +280,7 @@ cdef int _add_heads(_Users users, LowRank change, Rows x, Rows y, int n_heads) e
 
 
 cdef int _add_experts(_Users users, LowRank change, Rows x, Rows y, Routing r, bint by_pair) except -1:
-    """Of each expert in use, the pairs whose rows use the change."""
+    """Adds the change of each expert in use to the pairs whose rows use it."""
     cdef Workspace ws = x.workspace
     cdef int nt = usable_threads(ws.num_threads), n_jobs = 0
     cdef int64_t n_pairs = max(<int64_t>1, r.n * r.k), e, i, start, n = 0

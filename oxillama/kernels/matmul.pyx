@@ -76,7 +76,7 @@ cdef void _choose_group(job *j, int nt) noexcept:
 
 
 cdef inline size_t _stored_bytes(const job *j) noexcept nogil:
-    """Of 16 rows as they are stored where they are read."""
+    """Bytes of 16 rows as they are stored where they are read."""
     return j.panel_bytes if j.in_panels else OX_PANEL * j.row_bytes
 
 
@@ -200,7 +200,7 @@ cdef size_t _packed_bytes(const job *j) noexcept nogil:
 
 
 cdef size_t _scratch_bytes(const job *j) noexcept:
-    """What a thread packs panels in, and reads them into."""
+    """Bytes that a thread packs panels in, and reads them into."""
     cdef size_t found = 0
     cdef int i
     if j.packed == NULL:

@@ -123,7 +123,7 @@ cdef class Matrix:
         self.repacked = False
 
     cdef size_t _first_byte(self, int64_t i) noexcept nogil:
-        """Where the rows of panel ``i`` begin in the file's tensor."""
+        """Offset of the rows of panel ``i`` in the file's tensor."""
         return <size_t>(i // self.n_panels * self.n_out + i % self.n_panels * OX_PANEL) * self.row_bytes
 
     cdef void _pack(self, int64_t i) noexcept nogil:

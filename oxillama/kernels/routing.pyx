@@ -27,7 +27,7 @@ GATINGS = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "softmax_chosen": SOFTMAX_CHO
 
 
 cdef class Routing:
-    """For each row its ``k`` of ``n_experts`` experts with their weights, and the same grouped by expert.
+    """Experts of each row, ``k`` of ``n_experts``, with their weights, and the same grouped by expert.
 
     It lives in the workspace of the logits that it was made from, until their memory is taken back.
     """

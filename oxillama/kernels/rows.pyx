@@ -68,7 +68,7 @@ cdef class Workspace:
         return r
 
     def mark(self):
-        """Where the workspace stands, for :meth:`release`."""
+        """Mark of the workspace's present use, for :meth:`release`."""
         return self._current, self._used
 
     def release(self, mark):
@@ -213,7 +213,7 @@ cdef int each_row(Rows x, row_fn f, const row_job *j) except -1:
 
 
 cdef int change_rows(Rows x, row_fn f, row_job *j) except -1:
-    """The same in place: ``j.y`` becomes the rows of ``x``, whose twin is forgotten."""
+    """Changes rows in place: ``j.y`` becomes the rows of ``x``, whose twin is forgotten."""
     j.y, j.dim = x.data, x.dim
     x.q8 = NULL
     return each_row(x, f, j)

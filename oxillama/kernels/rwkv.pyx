@@ -95,7 +95,7 @@ cdef void _finish_row(const row_job *j, int64_t i) noexcept nogil:
 
 
 def rwkv7(Rows r, Rows w, Rows k, Rows v, Rows a, Rwkv7 mix, RecurrentSlab slab, Batch batch):
-    """What the heads of a layer give, normalised: Rows [n, n_heads * width].
+    """Outputs of the heads of a layer, normalised: Rows [n, n_heads * width].
 
     Peng et al., "RWKV-7 Goose", 2025. ``w`` is what goes into decays before its bias, ``a`` into the rates of learning
     before the sigmoid; both and ``k`` are changed on the way. The slab holds the states alone. ConfigError for rows

@@ -213,11 +213,12 @@ cdef class Candidates:
 
     @property
     def n_tokens(self):
-        """How many there were before any cut."""
+        """Number of tokens before any cut."""
         return self.n_vocab
 
     def items(self):
-        """What is left, as (id, logit) pairs: in order after a cut by top_k, top_p or typical_p, else by rising id."""
+        """Candidates left, as (id, logit) pairs: in order after a cut by top_k, top_p or typical_p, else by rising
+        id."""
         cdef Py_ssize_t i
         cdef const float *x = self.logits()
         return [(i if self.dense else self.id[i], x[i]) for i in range(self.n)]
@@ -259,7 +260,7 @@ cdef class Candidates:
         return log(total) - mean
 
     def count(self):
-        """How many of what is left are not banned."""
+        """Number of tokens left that are not banned."""
         cdef Py_ssize_t i, found = 0
         cdef const float *x = self.logits()
         for i in range(self.n):

@@ -81,7 +81,8 @@ cdef void _above_row(const row_job *j, int64_t i) noexcept nogil:
 
 
 def take_above_(Rows x, float deviations):
-    """What of each value is above ``mean + deviations * standard deviation`` of its row, 0 if nothing is; in place.
+    """Takes of each value what is above ``mean + deviations * standard deviation`` of its row, 0 if nothing is; in
+    place.
 
     Google, "Gemma 3n", 2025: of normally distributed values a known part remains.
     """

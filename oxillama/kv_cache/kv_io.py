@@ -212,7 +212,7 @@ def values_of(slab: KvSlab, pair: Pair, n_tokens: int) -> tuple[NDArray[np.float
 
 
 def _halves(codes: NDArray[np.uint8], axis: int) -> NDArray[np.float32]:
-    """What both halves of bytes stand for, along a new axis."""
+    """Values of both halves of bytes, along a new axis."""
     return FOUR_BITS[np.stack([codes & 15, codes >> 4], axis)]
 
 

@@ -97,7 +97,7 @@ def divided(
 
 
 def part_sizes(parts: list[str], spec: ModelSpec, i: int) -> list[int]:
-    """How the rows of one module are shared out."""
+    """Rows of each part of one module."""
     layer = spec.layers[i]
     if spec.delta is not None and parts[0] == "attn_qkv":
         return [spec.delta.n_convolved, spec.delta.n_inner]

@@ -78,7 +78,7 @@ class SelfAttention:
         self.residual.add_product(x, self.attend(q, cos_sin, slab, batch), self.out, batch)
 
     def attend(self, q: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> Rows:
-        """What the values of the past give the queries ``q``: Rows [q.n, heads * v_head_dim]."""
+        """Attends from the queries ``q`` to the past: Rows [q.n, heads * v_head_dim]."""
         self.prepare(q, self.q_norm, cos_sin)
         if self.sharpening:
             sharpen_(q, batch, self.sharpening, *self.steps)

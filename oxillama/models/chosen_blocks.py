@@ -93,7 +93,7 @@ class BlockIndex:
         store(k, None, slab, batch)
 
     def choice(self, h: Rows, cos_sin: Rows | None, slab: KvSlab, batch: Batch) -> Choice:
-        """Of each row of ``h``, which keys it attends to."""
+        """Choice of the keys that each row of ``h`` attends to."""
         s = self.sizes
         made = Choice(batch, s.top_k, unit=s.size, n_heads=s.n_heads, local=s.local)
         if made.chooses:

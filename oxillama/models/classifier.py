@@ -37,7 +37,7 @@ class Classifier:
     of_first: bool
 
     def scores(self, hidden: NDArray[np.float32], deltas: Deltas = no_deltas) -> NDArray[np.float32]:
-        """Of a hidden state, float32 [n_embd]: float32 [n_labels]. deltas: what adapters add to the layers."""
+        """Scores of a hidden state, float32 [n_embd]: float32 [n_labels]. deltas: what adapters add to the layers."""
         x = hidden.astype(np.float64)
         if self.dense is not None:
             x = np.tanh(self.dense(x, deltas))
@@ -67,7 +67,7 @@ def read_classifier(spec: ModelSpec, w: Weights) -> Classifier | None:
 
 
 def read_linear(w: Weights, name: str, n_in: int) -> Linear | None:
-    """As many rows as the file has: no key of metadata says how many there are."""
+    """Reads a layer with as many rows as the file has: no key of metadata says how many there are."""
     if f"{name}.weight" not in w:
         return None
     n_out, left = divmod(w.n_values(f"{name}.weight"), n_in)

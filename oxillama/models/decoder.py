@@ -77,7 +77,7 @@ class Decoder:
         return self.norm(last.outputs(x, last.angles(tables), states[-1], batch))
 
     def run(self, x: Rows, tables: Sequence[Rows], states: Sequence[LayerSlabs], batch: Batch, first: int = 0) -> None:
-        """As many layers as there are states, from the ``first`` on, in place."""
+        """Runs as many layers as there are states, from the ``first`` on, in place."""
         for layer, slabs in zip(self.layers[first:], states, strict=False):
             batch.poll()
             mark = batch.workspace.mark()
@@ -233,7 +233,7 @@ def feed_forward(spec: ModelSpec, traits: Traits, w: Weights, i: int) -> FeedFor
 
 
 def read_shared(spec: ModelSpec, traits: Traits, w: Weights, p: str, limit: float) -> FeedForward | None:
-    """What runs beside a layer's experts, for all tokens."""
+    """Feed-forward part that runs beside a layer's experts, for all tokens."""
     if spec.experts is None or not spec.experts.n_ff_shared:
         return None
     if traits.gated:
@@ -257,7 +257,7 @@ def check_router(spec: ModelSpec, w: Weights, i: int) -> None:
 
 
 def rotation_of(spec: ModelSpec, traits: Traits, i: int) -> int | None:
-    """Which of `read_rotations` the layer uses."""
+    """Index of the layer's rotation in `read_rotations`."""
     layer = spec.layers[i]
     if isinstance(traits.rotates, str):
         rotates = layer.window > 0 or not spec.window

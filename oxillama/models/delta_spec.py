@@ -42,17 +42,17 @@ class DeltaSpec:
 
     @property
     def rule_at(self) -> int:
-        """Where the state of the rule starts in a slot, behind the convolution's."""
+        """Offset of the rule's state in a slot, behind the convolution's."""
         return panels((self.n_taps - 1) * self.n_convolved)
 
     @property
     def shape(self) -> RecurrentShape:
-        """What a layer keeps of a sequence."""
+        """Shape of the state that a layer keeps of a sequence."""
         return RecurrentShape(self.rule_at + self.n_heads * (panels(self.v_dim) * self.k_dim + 16))
 
 
 def read_delta_spec(m: Metadata, *, neighbours: bool) -> DeltaSpec:
-    """From the keys ``<arch>.ssm.*``; LoadError names the keys and the values that can't be."""
+    """Reads the keys ``<arch>.ssm.*``; LoadError names the keys and the values that can't be."""
     key = f"{m.arch}.ssm."
     n_taps = m.get_int(key + "conv_kernel", minimum=1, maximum=256)
     n_inner = m.get_int(key + "inner_size", minimum=1, maximum=1 << 20)

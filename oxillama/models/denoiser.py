@@ -35,6 +35,7 @@ class Denoiser(Bidirectional):
 
 
 def read_denoiser(file: GGUFFile, traits: Traits) -> ModelSpec:
-    """Where metadata don't say it, logits are for the next place, but those of models that were no others before."""
+    """Reads a diffusion model. Where metadata don't say it, logits are for the next place, but those of models that
+    were no others before."""
     shifted = file.metadata.get_bool("diffusion.shift_logits", file.metadata.arch not in IN_PLACE)
     return replace(read_encoder_spec(file, traits), denoises=True, shifted=shifted)

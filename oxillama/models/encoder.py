@@ -102,7 +102,7 @@ class SumNorm:
 
 @dataclass(frozen=True)
 class PairTypes:
-    """What tells the tokens of a pair's second text from those of the first: another row is added to them.
+    """Token types of pairs: another row is added to the tokens of the second text than to those of the first.
 
     Only models with a classifier were trained on pairs. ``separator``: what ends the first text.
     """
@@ -120,7 +120,7 @@ class PairTypes:
         return cls(w.table(name, (2, spec.n_embd)), separator)
 
     def of(self, batch: Batch) -> NDArray[np.int32]:
-        """Of each row, 0 up to its text's first separator, and 1 after it."""
+        """Kind of each row: 0 up to its text's first separator, and 1 after it."""
         ends = batch.tokens == self.separator
         before = np.cumsum(ends) - ends
         starts = batch.positions == 0
@@ -140,7 +140,7 @@ def no_logits(spec: ModelSpec) -> GenerateError:
 
 
 def read_segment(spec: ModelSpec, w: Weights) -> Vector | None:
-    """What is added to every token for being of the first of two texts; the second's kind is not asked for."""
+    """Row that is added to every token for being of the first of two texts; the second's kind is not asked for."""
     name = "token_types.weight"
     known = w.n_values(name) // spec.n_embd if name in w else 2  # where metadata don't say, as without a vocabulary
     n = w.metadata.get_int("tokenizer.ggml.token_type_count", known, minimum=0, maximum=MAX_SEGMENTS)

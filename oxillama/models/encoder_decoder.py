@@ -50,7 +50,7 @@ class EncoderDecoder:
         self.classifier: Classifier | None = None
 
     def forward(self, batch: Batch, states: Sequence[LayerSlabs]) -> Rows:
-        """Of the rows that leave the model, the decoder's hidden states or the encoder's: Rows [n, n_embd].
+        """Computes the rows that leave the model, the decoder's hidden states or the encoder's: Rows [n, n_embd].
 
         A span is a whole prompt, or tokens of the decoder after it. The encoder's states leave the model where they are
         wanted, and then nothing is kept for the decoder. Raises ConfigError for other spans.

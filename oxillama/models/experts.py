@@ -24,7 +24,7 @@ GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_chosen"}
 
 @dataclass(frozen=True)
 class ExpertDefaults:
-    """What an architecture means where its metadata are silent.
+    """Defaults of an architecture where its metadata are silent.
 
     ``shared_gate``: what shared experts give is gated as a whole. ``shared_average``: the layer's output is the mean of
     what they and the others give. ``gated``: experts have a gate. ``biased``: router and experts have biases.
@@ -123,7 +123,7 @@ class ExpertSpec:
 
 
 def read_experts(m: Metadata, arch: str) -> ExpertSpec | None:
-    """What metadata say, or None for a model without experts.
+    """Reads what metadata say, or None for a model without experts.
 
     LoadError or one of its children names the key and the values that contradict each other.
     """
@@ -180,7 +180,8 @@ def _width(m: Metadata, own: str, common: str) -> int:
 
 
 def _shared_width(m: Metadata, arch: str, n_shared: int, n_ff: int) -> int:
-    """Of all shared experts together: its own key, or so many as wide as any; Qwen2's is as wide as a dense layer."""
+    """Width of all shared experts together: its own key, or so many as wide as any; Qwen2's is as wide as a dense
+    layer."""
     key, dense = f"{arch}.expert_shared_feed_forward_length", f"{arch}.feed_forward_length"
     default = n_shared * n_ff
     if arch == "qwen2moe" and key not in m:
@@ -278,7 +279,7 @@ class Experts:
         self.residual.add(x, y)
 
     def route(self, h: Rows, batch: Batch) -> Routing:
-        """Which experts each row of ``h`` uses."""
+        """Experts that each row of ``h`` uses."""
         s = self.spec
         return route(
             linear(h, self.router, batch),

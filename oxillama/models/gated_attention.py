@@ -54,7 +54,8 @@ class GatedAttention(SelfAttention):
 
 
 class JointlyGatedAttention(SelfAttention):
-    """As `GatedAttention`, with one matrix for queries and gates: of each head its queries, then its gates."""
+    """Attention like `GatedAttention`, with one matrix for queries and gates: of each head its queries, then its
+    gates."""
 
     def __init__(self, spec: ModelSpec, traits: Traits, w: Weights, i: int, residual: Residual) -> None:
         if spec.v_head_dim != spec.head_dim:

@@ -50,7 +50,7 @@ def read_gemma3n(file: GGUFFile, traits: Traits) -> ModelSpec:
 
 
 def read_deviations(m: Metadata, spec: ModelSpec) -> list[float]:
-    """Of each layer, how many standard deviations above the mean its gates count; minus infinity: all do."""
+    """Standard deviations above the mean from which a layer's gates count; minus infinity: all do."""
     key = f"{spec.arch}.{DEVIATIONS}"
     values = [float(value) for value in m.get_array(key, float)]
     if len(values) != spec.n_layers:
@@ -126,7 +126,7 @@ class Gemma3nLayer(Layer):
 
 
 class AlternatingUpdates:
-    """What a layer makes of the streams that it doesn't change: predictions, corrected by how far the one changed."""
+    """Predictions of the streams that a layer doesn't change, corrected by how far the one changed."""
 
     def __init__(self, spec: ModelSpec, w: Weights, i: int, n: int) -> None:
         p, n_embd = f"blk.{i}.altup_", spec.n_embd
@@ -145,7 +145,7 @@ class AlternatingUpdates:
         return linear(m, w, batch)
 
     def predict(self, streams: Sequence[Rows], batch: Batch) -> None:
-        """To each stream its weighted sum of all of them, in place."""
+        """Adds to each stream its weighted sum of all of them, in place."""
         weights = self.routed(streams[0], self.predicting, batch)
         sums = [zeros(x.workspace, x.n, x.dim) for x in streams]
         for i, total in enumerate(sums):
@@ -215,7 +215,7 @@ class Gemma3n(Decoder):
         return self.norm(self.joined(streams, batch.outputs))
 
     def finish(self, i: int, streams: Sequence[Rows], x: Rows, embeddings: Rows, batch: Batch) -> None:
-        """What comes after a layer: its result ``x`` corrects all streams, its embeddings change all but the first."""
+        """Ends a layer: its result ``x`` corrects all streams, its embeddings change all but the first."""
         self.updates[i].correct(streams, x, batch)
         y = self.branches[i].output(self.updates[i].scaled(streams), embeddings, batch)
         for stream in streams[1:]:

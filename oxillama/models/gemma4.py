@@ -48,7 +48,7 @@ def read_gemma4(file: GGUFFile, traits: Traits) -> ModelSpec:
 
 
 def shared_layers(m: Metadata, spec: ModelSpec) -> int:
-    """How many of the last layers read keys and values of others."""
+    """Number of last layers that read keys and values of others."""
     return m.get_int(f"{spec.arch}.attention.shared_kv_layers", 0, minimum=0, maximum=spec.n_layers - 1)
 
 
@@ -65,7 +65,7 @@ def of_layer(spec: ModelSpec, m: Metadata, i: int) -> ModelSpec:
 
 
 def lenders(spec: ModelSpec) -> list[int]:
-    """Of each layer, whose keys and values it reads: its own, or those of the last layer of its kind that has some."""
+    """Layer whose keys and values each layer reads: its own, or the last layer of its kind that has some."""
     found = []
     for i, layer in enumerate(spec.layers):
         kind = layer.window > 0
@@ -202,7 +202,7 @@ class PerLayerEmbeddings:
         self.norm = w.vector("per_layer_proj_norm.weight", width)
 
     def rows(self, x: Rows, batch: Batch) -> Rows:
-        """Those of all layers side by side, Rows [x.n, n_layers * width], for embeddings ``x``."""
+        """Embeddings of all layers side by side, Rows [x.n, n_layers * width], for embeddings ``x``."""
         y = linear(x, self.projection, batch)
         scale_(y, self.n_embd**-0.5)
         rms_norm_heads_(y, self.norm, self.eps)
@@ -265,7 +265,7 @@ class Gemma4(Decoder):
         return self.norm(x)
 
     def finish(self, i: int, x: Rows, embeddings: Rows | None, batch: Batch) -> None:
-        """What comes after a layer's two parts, in place."""
+        """Ends a layer after its two parts, in place."""
         if embeddings is not None:
             add_(x, self.branches[i].output(x, embeddings, batch))
         if self.scales[i] != 1.0:

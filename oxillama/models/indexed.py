@@ -55,7 +55,7 @@ class IndexSpec:
 
 
 def choosing_layers(m: Metadata, has: Callable[[str], bool], arch: str, n_layers: int) -> tuple[bool, ...]:
-    """Which layers choose keys: those of metadata, all of DeepSeek's, or those of GLM-5 that have the tensors for it.
+    """Layers that choose keys: those of metadata, all of DeepSeek's, or those of GLM-5 that have the tensors for it.
 
     The layers that predict tokens further ahead may be in metadata or not.
     """
@@ -72,7 +72,7 @@ def choosing_layers(m: Metadata, has: Callable[[str], bool], arch: str, n_layers
 
 
 def read_indexed(file: GGUFFile, spec: ModelSpec) -> ModelSpec:
-    """What each layer keeps: the latent vector, and a key of the index if the layer chooses."""
+    """Reads what each layer keeps: the latent vector, and a key of the index if the layer chooses."""
     sizes = LatentSpec.read(file.metadata, spec.arch, spec.n_heads)
     index = IndexSpec.read(file.metadata, file.tensors.__contains__, spec.arch, spec.n_layers, sizes.rotated)
     if not sizes.q_rank:
@@ -155,7 +155,7 @@ class IndexedAttention(LatentAttention):
 
 
 class InterleavedIndexAttention(IndexedAttention):
-    """That of GLM-5, whose index rotates neighbours."""
+    """Attention of GLM-5, whose index rotates neighbours."""
 
     index_neox = False
 

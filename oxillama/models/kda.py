@@ -45,13 +45,13 @@ class KdaSpec:
 
     @property
     def shapes(self) -> LayerShape:
-        """What a layer keeps of a sequence: of three convolutions, and of the rule."""
+        """Shapes of what a layer keeps of a sequence: of three convolutions, and of the rule."""
         conv = RecurrentShape((self.n_taps - 1) * self.n_inner)
         return (conv, conv, conv, RecurrentShape(self.n_inner * panels(self.head_dim)))
 
 
 def read_kda(m: Metadata, *, bounded: bool) -> KdaSpec:
-    """From ``<arch>.kda.head_dim`` and others; LoadError names the keys and the values that can't be."""
+    """Reads ``<arch>.kda.head_dim`` and others; LoadError names the keys and the values that can't be."""
     arch = m.arch
     n_taps = m.get_int(f"{arch}.ssm.conv_kernel", minimum=2, maximum=256)
     n_heads = m.get_int(f"{arch}.attention.head_count", minimum=1, maximum=1 << 16)
@@ -123,7 +123,7 @@ class ChannelDeltaMixer:
             self.residual.add_product(x, take_rows(y, batch.output_rows), self.out, batch.outputs)
 
     def mix(self, h: Rows, slabs: LayerSlabs, batch: Batch) -> Rows:
-        """What goes into the last projection, of all rows."""
+        """Input of the last projection, of all rows."""
         *conv_slabs, slab = slabs
         *qkv, steps, gate, beta = matmul(h, self.q, self.k, self.v, self.steps, self.gate, self.beta, batch=batch)
         q, k, v = (conv1d(x, 0, conv, s, batch) for x, conv, s in zip(qkv, self.convs, conv_slabs, strict=True))

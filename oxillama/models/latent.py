@@ -135,11 +135,11 @@ class LatentAttention:
         store(join_heads(latent, key, 1), latent, slabs[0], batch)
 
     def latent(self, q: Rows) -> Rows:
-        """What queries are unfolded from; or the queries, in models that don't unfold them."""
+        """Rows that queries are unfolded from; or the queries, in models that don't unfold them."""
         return q if self.q_norm is None else self.q_norm(q, self.q_b.integer)
 
     def attend(self, q: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> Rows:
-        """What goes into the last projection, of queries from ``latent``."""
+        """Input of the last projection, of queries from ``latent``."""
         if self.q_norm is not None:
             q = linear(q, self.q_b, batch)
         plain, rotated = split_heads(q, self.sizes.n_heads, self.sizes.plain)
@@ -205,7 +205,7 @@ def read_unfolding(w: Weights, p: str, sizes: LatentSpec) -> tuple[Matrix, Matri
 
 
 def unfolded(factors: Factors, sizes: LatentSpec) -> tuple[Factors, Factors]:
-    """Of a change of both in one tensor: that of the keys' part, which is transposed, and that of the values'."""
+    """Divides a change of both in one tensor: that of the keys' part, which is transposed, and that of the values'."""
     a, b = factors
     by_head = b.reshape(sizes.n_heads, sizes.plain + sizes.v_dim, -1)
     keys, values = by_head[:, : sizes.plain], by_head[:, sizes.plain :]

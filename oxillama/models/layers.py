@@ -59,7 +59,7 @@ def read_norm(w: Weights, name: str, n: int, kind: str, eps: float) -> Norm:
 
 
 class Residual:
-    """How what comes out of a branch joins the stream ``x``: as it is, or normalised, or scaled."""
+    """Residual connection by which a branch's output joins the stream ``x``: as it is, or normalised, or scaled."""
 
     def __init__(self, norm: Norm | None = None, scale: float = 1.0) -> None:
         self.norm, self.scale = norm, scale
@@ -81,7 +81,7 @@ class Residual:
 
 
 class Mixer(Protocol):
-    """What lets tokens see each other. ``codes``: integer matrices read its input ``h``."""
+    """Part of a layer that lets tokens see each other. ``codes``: integer matrices read its input ``h``."""
 
     codes: bool
 

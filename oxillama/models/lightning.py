@@ -29,7 +29,7 @@ NORM_EPS = 1e-6  # of what the heads give, in the authors' code; metadata have t
 
 
 def lightning_shape(m: Metadata, head_dim: int) -> RecurrentShape:
-    """What a layer keeps of a sequence: a matrix from keys to values for each head. LoadError for one too large."""
+    """Shape of what a layer keeps: a matrix from keys to values for each head. LoadError for one too large."""
     key = f"{m.arch}.attention.head_count"
     n_heads = m.get_int(key, minimum=1, maximum=1 << 16)
     n_values = n_heads * head_dim * panels(head_dim)
@@ -42,7 +42,7 @@ def lightning_shape(m: Metadata, head_dim: int) -> RecurrentShape:
 
 
 def fading(n_heads: int, i: int, n_layers: int) -> NDArray[np.float32]:
-    """By how much each head's state fades with a token in layer ``i``: float32 [n_heads].
+    """Rates by which each head's state fades with a token in layer ``i``: float32 [n_heads].
 
     The slopes of ALiBi for a power of two, less steep from layer to layer; MiniMax's own code for the small numbers.
     """

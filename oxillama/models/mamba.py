@@ -68,7 +68,7 @@ class SsmSpec:
 
     @property
     def shape(self) -> RecurrentShape:
-        """What a layer keeps of a sequence."""
+        """Shape of the state that a layer keeps of a sequence."""
         heads = self.n_heads or 1
         return RecurrentShape(self.scan_at + heads * panels(self.n_inner // heads) * self.n_state)
 
@@ -110,7 +110,7 @@ class Recurrent(ABC):
 
     @abstractmethod
     def mix(self, h: Rows, slab: RecurrentSlab, batch: Batch) -> Rows:
-        """What goes into the last projection, of all rows."""
+        """Input of the last projection, of all rows."""
 
     def add_to(self, x: Rows, h: Rows, cos_sin: Rows | None, slabs: LayerSlabs, batch: Batch) -> None:
         (slab,) = slabs

@@ -23,7 +23,7 @@ from oxillama.models.weights import Weights
 
 
 class Model(Protocol):
-    """What the engine needs of an architecture."""
+    """Interface of an architecture for the engine."""
 
     spec: ModelSpec
     n_weight_bytes: int  # held beside the file

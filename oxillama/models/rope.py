@@ -24,7 +24,8 @@ UNROUNDED = ("gpt-oss",)
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Which part of a head is rotated, how fast, and how positions beyond the trained ones are squeezed in."""
+    """Settings of rotary embedding: which part of a head is rotated, how fast, and how positions beyond the trained
+    ones are squeezed in."""
 
     n_rot: int
     base: float
@@ -83,7 +84,8 @@ class RopeSpec:
         )
 
     def of_windows(self, m: Metadata, arch: str, base: float) -> RopeSpec:
-        """For layers with a window in models where these have frequencies of their own, without scaling (Gemma 3).
+        """Settings of layers with a window in models where these have frequencies of their own, without scaling (Gemma
+        3).
 
         ``base`` stands for ``<arch>.rope.freq_base_swa`` where the file has none.
         """
@@ -137,7 +139,7 @@ class RopeSpec:
 
     @property
     def magnitude(self) -> float:
-        """What cosines and sines are multiplied by: YaRN's attention temperature, LongRoPE's from metadata.
+        """Factor of cosines and sines: YaRN's attention temperature, LongRoPE's from metadata.
 
         A file's ``yarn_attn_factor`` is its model's own ``attention_factor`` and stands in place of the formula.
 
@@ -152,7 +154,7 @@ class RopeSpec:
 
     @property
     def attention_factor(self) -> float:
-        """What scores are multiplied by beside 1 / sqrt(head size): DeepSeek-V2, 2024 (``yarn_log_multiplier``)."""
+        """Factor of scores beside 1 / sqrt(head size): DeepSeek-V2, 2024 (``yarn_log_multiplier``)."""
         if self.scaling != "yarn" or not self.scores_stretched or not self.log_multiplier:
             return 1.0
         return (self.attn_factor * self._temperature(self.log_multiplier)) ** 2

@@ -178,7 +178,7 @@ def tanh_(x: Rows) -> None:
 
 
 def shift(share: NDArray[np.float32]) -> Convolution:
-    """From each channel to that of the token before, by its share: a filter of two taps."""
+    """Shift of each channel to that of the token before, by its share: a filter of two taps."""
     with np.errstate(all="ignore"):  # of what is no number, nothing is said
         return Convolution(np.stack([share, 1 - share], axis=1))
 

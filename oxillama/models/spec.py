@@ -49,7 +49,8 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What may differ between layers. A layer without attention has no heads; ``window`` 0: it sees the whole past.
+    """Properties that may differ between layers. A layer without attention has no heads; ``window`` 0: it sees all
+    before.
 
     ``rotates``: metadata's word on whether its queries and keys are rotated, where the architecture has them so.
     """
@@ -63,7 +64,7 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What was loaded. Sizes are in elements; those that may differ between layers are the largest.
+    """Hyper-parameters of a loaded model. Sizes are in elements; those that may differ between layers are the largest.
 
     ``states``: what each layer remembers of a sequence. ``causal``: a position sees none after its own. ``delta``: the
     gated delta rule of layers that have no heads. ``mixer_values``: floats of a token in a recurrent mixer, or in an
@@ -174,7 +175,7 @@ def read_spec(file: GGUFFile, traits: Traits) -> ModelSpec:
 
 
 def read_epsilon(m: Metadata, arch: str, traits: Traits) -> float:
-    """What norms add to a variance."""
+    """Epsilon that norms add to a variance."""
     rms = traits.norm in ("rms", "rms_plain") if traits.rms_epsilon is None else traits.rms_epsilon
     key, other = (f"{arch}.attention.layer_norm_{'rms_' * kind}epsilon" for kind in (rms, not rms))
     if traits.either_epsilon and key not in m:

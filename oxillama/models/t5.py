@@ -123,7 +123,7 @@ def read_projections(spec: ModelSpec, w: Weights, name: str) -> list[Matrix]:
 
 
 def read_ffn(spec: ModelSpec, traits: Traits, w: Weights, prefix: str) -> FeedForward:
-    """With a gate, where the file has one, it is GELU's (T5 1.1), and else ReLU's without (T5 1.0)."""
+    """Feed-forward part, with a gate where the file has one: GELU's (T5 1.1), and else ReLU's without (T5 1.0)."""
     n_ff = spec.layers[0].n_ff
     if w.has(f"{prefix}ffn_gate.weight"):
         return Gated(w, prefix, spec.n_embd, n_ff, traits, Residual())
@@ -131,7 +131,7 @@ def read_ffn(spec: ModelSpec, traits: Traits, w: Weights, prefix: str) -> FeedFo
 
 
 def read_biases(spec: ModelSpec, w: Weights, part: str, n_layers: int, *, both_ways: bool) -> list[Bias]:
-    """What each layer adds to its scores: by the first layer's table, where a layer has none of its own."""
+    """Biases that each layer adds to its scores: by the first layer's table, where a layer has none of its own."""
     key = f"{spec.arch}.attention.relative_buckets_count"
     n_buckets = w.metadata.get_int(key, minimum=4, maximum=MAX_BUCKETS)
     buckets = buckets_of_distances(n_buckets, both_ways=both_ways)
@@ -172,7 +172,7 @@ def read_t5_encoder(file: GGUFFile, traits: Traits) -> ModelSpec:
 
 
 def common_layer(spec: ModelSpec) -> LayerSpec:
-    """What all layers are like. Raises UnsupportedModelError if they differ."""
+    """Properties that all layers share. Raises UnsupportedModelError if they differ."""
     if len(set(spec.layers)) > 1:
         raise UnsupportedModelError(f"attention.head_count or feed_forward_length differ between layers of {spec.arch}")
     return spec.layers[0]

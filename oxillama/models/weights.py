@@ -226,7 +226,7 @@ class Weights:
 
     @property
     def n_bytes(self) -> int:
-        """What is held beside the file: panels, and what is in none but not mapped either."""
+        """Bytes held beside the file: panels, and what is in none but not mapped either."""
         return sum(s.matrix.nbytes for s in self._stored) + sum(w.raw_nbytes for w in self._bare)
 
     @property

@@ -88,7 +88,7 @@ def find_pinned(items: Sequence[Item], patterns: Sequence[str]) -> frozenset[int
 
 
 def second_halves(items: Sequence[Item]) -> dict[int, int | None]:
-    """For each stack of experts, the stack whose same experts are used next."""
+    """Successor of each stack of experts: the stack whose same experts are used next."""
     by_name = {item.name: i for i, item in enumerate(items) if item.is_experts}
     found: dict[int, int | None] = {}
     for name, i in by_name.items():

@@ -31,7 +31,8 @@ PASSED = (
 
 
 class _Answer:
-    """What was sent of an answer, and its end after a failure. Its headers wait for the first part of its body."""
+    """State of an answer: what was sent, and its end after a failure. Its headers wait for the first part of its
+    body."""
 
     def __init__(self, send: Any, path: str, method: str) -> None:
         self._send, self._path, self._method = send, path, method
@@ -118,15 +119,18 @@ class Front:
                         await answer.send(message)
                 return
             except ApiError as error:
-                return await answer.fail(error)
+                await answer.fail(error)
+                return
             except known as error:
                 found = _as_answer(error)
                 log.warning("a replica of %s failed: %s", self._deployment, type(error).__name__)
                 if answer.started or found.code != "replica_lost" or not left:
-                    return await answer.fail(found)
+                    await answer.fail(found)
+                    return
 
     async def _messages(self, request: ForwardedRequest) -> AsyncIterator[list[dict[str, Any]]]:
-        """What a replica answers. Raises ApiError if none takes the request, or none answers, within its time."""
+        """Messages of a replica's answer. Raises ApiError if none takes the request, or none answers, within its
+        time."""
         if self._handle is None:
             from ray import serve
 
@@ -157,7 +161,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _as_answer(error: Exception) -> ApiError:
-    """What an error of Ray is over HTTP."""
+    """Error of Ray as one over HTTP."""
     from ray.exceptions import RayTaskError
     from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 

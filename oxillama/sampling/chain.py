@@ -88,7 +88,7 @@ class SamplerChain:
         return SamplerChain([*self.stages[:at], *self.stages[at + 1 :]], self.config)
 
     def with_config(self, config: SamplerConfig) -> "SamplerChain":
-        """The same stages with other settings."""
+        """Copy with the same stages and other settings."""
         return SamplerChain(self.stages, config)
 
     def _find(self, stage: object) -> int:

@@ -154,7 +154,7 @@ class MaskedText:
 
     @property
     def written(self) -> list[int]:
-        """What is after the prompt."""
+        """Tokens after the prompt."""
         return self.tokens[len(self.prompt) :]
 
     def steps(self, ends: Collection[int]) -> Iterator[Step]:
@@ -174,7 +174,8 @@ class MaskedText:
                 return
 
     def counts(self, length: int, steps: int) -> Callable[[int, int], float]:
-        """How many of so many masks a step takes away: whole numbers in blocks, and by times what falls to them."""
+        """Numbers of masks that a step takes away of so many: whole numbers in blocks, and by times what falls to
+        them."""
         if not self.by_times:
             return lambda step, n_masks: length // steps + (step < length % steps)
         times = np.linspace(1, 1e-3 if self.settings.eps is None else self.settings.eps, steps + 1)
@@ -226,7 +227,8 @@ class MaskedText:
         return token, float(self.rng.random())
 
     def probabilities(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of the tokens that cuts leave: by temperature, then the fewest that make top_p, then the top_k likeliest."""
+        """Probabilities of the tokens that cuts leave: by temperature, then the fewest that make top_p, then the top_k
+        likeliest."""
         s = self.settings
         p = softmax(row / s.temperature if s.temperature else row)
         if s.top_p < 1 or 0 < s.top_k < len(p):

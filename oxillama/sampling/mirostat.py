@@ -34,7 +34,7 @@ def mirostat_v2(candidates: Candidates, config: SamplerConfig, state: SamplerSta
 
 
 def tokens_within(logits: list[float], n_vocab: int, mu: float) -> int:
-    """How many of the likeliest tokens keep the average surprise at `mu` bits, if probabilities fall by Zipf's law with
+    """Number of likeliest tokens that keep the average surprise at `mu` bits, if probabilities fall by Zipf's law with
     the exponent that fits the highest `logits`, which are given in order. At least 1."""
     fits = [(math.log((i + 2) / (i + 1)), a - b) for i, (a, b) in enumerate(itertools.pairwise(logits))]
     if not fits:

@@ -165,7 +165,7 @@ def temperature(candidates: Candidates, config: SamplerConfig, state: SamplerSta
 
 
 def _dynamic_temperature(candidates: Candidates, config: SamplerConfig) -> float:
-    """From temperature - range to temperature + range, by (entropy / highest possible entropy) ** exponent (kalomaze,
+    """Temperature from temperature - range to + range, by (entropy / highest possible entropy) ** exponent (kalomaze,
     "Dynamic temperature"). Banned tokens don't count."""
     n = candidates.count()
     if n < 2:

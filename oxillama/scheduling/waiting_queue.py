@@ -76,7 +76,7 @@ class WaitingQueue:
         return self.n
 
     def __iter__(self) -> Iterator[Sequence]:
-        """In no particular order."""
+        """Sequences, in no particular order."""
         return (entry[1] for heap in self._heaps.values() for entry in heap if _waits(entry))
 
 

@@ -30,7 +30,7 @@ IMPOSSIBLE = -9999.0  # in place of minus infinity, which JSON lacks
 
 @dataclass
 class Delta:
-    """What a chunk adds to a choice. cut: its last call ends here, before its end."""
+    """Change of a choice by a chunk. cut: its last call ends here, before its end."""
 
     text: str = ""
     reasoning: str = ""
@@ -136,7 +136,7 @@ class Choice:
 
     @property
     def finish_reason(self) -> str | None:
-        """As OpenAI names it."""
+        """Finish reason by OpenAI's name."""
         called = self.calls and not self.reader.broken
         return "tool_calls" if called and self.reason == "stop" else self.reason
 

@@ -34,8 +34,8 @@ _HOST = re.compile(r"[^\s/?#*:@A-Z\[\]]+|[0-9a-f:]*:[0-9a-f:.]*")
 @settings()
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """How to serve. Every field is a flag of `oxillama serve`, a key of the table [server] of its configuration file,
-    and a variable of the environment; `python -m oxillama.server` prints the table of them.
+    """Settings of the server. Every field is a flag of `oxillama serve`, a key of the table [server] of its
+    configuration file, and a variable of the environment; `python -m oxillama.server` prints the table of them.
 
     Raises ConfigError, which names the field, its value and its range.
     """

@@ -40,7 +40,7 @@ def other_content(place: str, kind: str, value: dict[str, Any], reading: Reading
 
 
 def _as_text(place: str, kind: str, value: dict[str, Any], reading: Reading, read: Other) -> Any:
-    """What other_content gives of content that can be had. read: what reads the parts of a document."""
+    """Text of content that can be had, for `other_content`. read: what reads the parts of a document."""
     if kind == "refusal" and isinstance(value.get("refusal"), str):  # of an earlier answer
         return {"type": "text", "text": value["refusal"]}
     if kind == "document":
@@ -82,7 +82,7 @@ def not_shown(what: str) -> str:
 
 
 def _unreadable(kind: str, value: dict[str, Any]) -> tuple[str, str] | None:
-    """What content that can't be had is, and a remedy; None for other content."""
+    """Name of content that can't be had, and a remedy; None for other content."""
     return _DOCUMENT if kind == "document" and not _is_text(value) else _UNREADABLE.get(kind)
 
 

@@ -146,7 +146,7 @@ _MASKS = ("min_tokens", "allowed_token_ids", "bad_words", "logit_bias", "banned_
 
 
 def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
-    """What an error of the engine is over HTTP; None for one that says nothing about the request."""
+    """Translates an error of the engine into one over HTTP; None for one that says nothing about the request."""
     match error:
         case ApiError():
             return error
@@ -191,7 +191,7 @@ def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:
 
 
 def _with_flag(message: str) -> str:
-    """What is said of a format of calls, with the flag for the keyword."""
+    """Message on a format of calls, with the flag for the keyword."""
     from oxillama.chat.tool_format import FORMATS  # with the engine, which a server imports once it listens
 
     what, _, remedy = message.partition(": give tool_format=")

@@ -35,7 +35,7 @@ def new_id(prefix: str = "") -> str:
 
 
 class UsageRecord:
-    """What an exchange used, for the log and the metrics. failed: code of an error that ended a stream."""
+    """Usage of an exchange, for the log and the metrics. failed: code of an error that ended a stream."""
 
     def __init__(self) -> None:
         self.model = "-"
@@ -49,7 +49,7 @@ class UsageRecord:
 
 
 class Exchange:
-    """One request.
+    """Exchange of one request and its answer.
 
     headers: names in lower case; of those that come twice, the last. gone: the client has left. n_read: bytes of the
     body. status, n_bytes: of what was sent. route, parameters: the pattern of the path, and its parts. place: in the
@@ -141,12 +141,12 @@ class Exchange:
             self.abort()
 
     def summary(self) -> dict[str, Any]:
-        """What is known of it, for administrators: nothing of its content."""
+        """Facts of the exchange for administrators: nothing of its content."""
         seconds = time.perf_counter() - self.began
         return {"id": self.id, "key": self.key.name, "path": self.path, "model": self.tally.model, "seconds": seconds}
 
     def leave(self) -> None:
-        """Nothing of it stays behind."""
+        """Ends the exchange: its watcher stops."""
         self.ended = True
         watcher, self._watcher = self._watcher, None  # which refers to this, also when it has ended
         if watcher is not None:
@@ -154,7 +154,8 @@ class Exchange:
 
     @property
     def on_half_closed(self) -> list[Callable[[], None]]:
-        """Of the connection; of one that the server can't watch so, nothing ever calls them."""
+        """Functions to call when the client shuts its side down; never called where the server can't watch the
+        connection."""
         found: list[Callable[[], None]] = self.scope.get("state", {}).get("on_half_closed", [])
         return found
 

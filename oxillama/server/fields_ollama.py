@@ -235,7 +235,7 @@ class Message:
         return (self.given if is_given else self.said).read(place, value, reading)
 
     def schema(self) -> dict[str, Any]:
-        """Its JSON Schema."""
+        """JSON Schema of the value."""
         return self.said.schema()
 
 

@@ -58,12 +58,12 @@ class LogOutput(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Of the file."""
+        """Encoding of the file."""
         return self._encoding
 
     @property
     def errors(self) -> str:  # type: ignore[override]
-        """How characters are written that the encoding hasn't."""
+        """Handler of characters that the encoding hasn't."""
         return "backslashreplace"
 
     def fileno(self) -> int:
@@ -92,7 +92,7 @@ class LogOutput(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: the thread writes at once what it can."""
+        """Does nothing: the thread writes at once what it can."""
 
     def close(self) -> None:
         """Waits a second at most for what is written, and loses the rest. The descriptor stays open."""

@@ -14,8 +14,8 @@ MOST_ENTRIES = 1 << 20  # of one answer: each token's, and each of the likeliest
 
 
 def bounded_tokens(prompts: Sequence[Sequence[int]], options: TextOptions, given: int | None, room: int) -> int | None:
-    """How many tokens may be generated for each choice of each prompt, with the log-probabilities that are asked for;
-    None: as many as are `given`.
+    """Number of tokens that may be generated for each of the n choices of each prompt, with the log-probabilities that
+    are asked for; None: as many as `max_tokens` says.
 
     Raises ApiError where they, or the prompts, have more than MOST_ENTRIES. given: tokens that are wanted at most;
     None: as many as there is room for. room: tokens of a prompt and its output.

@@ -9,7 +9,7 @@ __all__ = ["Facts"]
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a model's file.
+    """Facts of a model's file.
 
     n_bytes: its size. digest: equal for files with equal ends and tensors. modified: nanoseconds since 1970.
     context_length: tokens of a request, of a loaded model; else those that it was trained with.

@@ -18,7 +18,7 @@ _UNSAID = re.compile(r"[^\x21-\x2b\x2d-\x7e]")  # what stands for something else
 
 @dataclass
 class Reading:
-    """How one request is read.
+    """Rules by which one request is read, and what was left out.
 
     strict: wishes that can't be followed and unknown fields are refused. lenient: unknown fields are left out though
     their names are nearly those of known ones. names: the fields that the request has for those of chat completions.

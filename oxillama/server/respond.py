@@ -30,7 +30,7 @@ FEW = 256  # log-probabilities
 
 
 class Dialect(Protocol):
-    """How one API tells what a run gives.
+    """Dialect of one API, in which the results of a run are told.
 
     choices: what is known of each. tail: what ends a stream.
     """
@@ -40,7 +40,7 @@ class Dialect(Protocol):
 
     @property
     def stream_format(self) -> EventFormat:
-        """How the events of a stream are written."""
+        """Format of a stream's events."""
 
     def add(self, index: int, chunk: Chunk) -> None:
         """Takes a chunk of an answer that is no stream."""
@@ -49,13 +49,13 @@ class Dialect(Protocol):
         """The first events of a stream."""
 
     def step(self, index: int, chunk: Chunk) -> list[Event]:
-        """Those of a chunk."""
+        """Events of a chunk."""
 
     def end(self) -> list[Event]:
         """The last ones."""
 
     def failed(self, error: ApiError) -> list[Event]:
-        """In place of the last ones, after an error."""
+        """Last events after an error, in place of those of `end`."""
 
     def whole(self) -> Body:
         """The answer that is no stream."""
@@ -118,7 +118,7 @@ def note_cut(exchange: Exchange, run: GenerationRun) -> None:
 
 
 def count(exchange: Exchange, run: GenerationRun) -> None:
-    """What a run used, for the log and for its key."""
+    """Counts what a run used, for the log and for its key."""
     tally = exchange.tally
     tally.prompt_tokens = sum(map(len, run.prompts))
     tally.cached_tokens = run.requests[0].sequence.n_cached or 0
@@ -218,7 +218,7 @@ def ending_of(dialect: Dialect) -> bytes:
 
 
 def finish(exchange: Exchange, dialect: Dialect) -> None:
-    """What the log says of an answer."""
+    """Notes what the log says of an answer."""
     tally = exchange.tally
     tally.finish_reason = dialect.choices[0].finish_reason or "-"
     if exchange.service.config.log_content:

@@ -157,7 +157,7 @@ def _unix(path: str) -> socket.socket:
 
 
 def address_of(made: socket.socket, config: ServerConfig) -> str:
-    """Where clients find it."""
+    """Address under which clients find the socket."""
     if config.uds is not None:
         return f"unix:{config.uds}"
     name = made.getsockname()

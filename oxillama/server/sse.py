@@ -21,7 +21,7 @@ TICK = 0.5  # seconds between looks at a stream
 
 
 class EventFormat(Protocol):
-    """How events of a stream are written. headers: of the answer."""
+    """Format of a stream's events. headers: of the answer."""
 
     headers: Mapping[str, str]
 
@@ -29,7 +29,7 @@ class EventFormat(Protocol):
         """Events as they are sent. text_of: JSON of what is in one."""
 
     def alive(self) -> bytes:
-        """What is sent in silence, which changes nothing for a client."""
+        """Event that is sent in silence, which changes nothing for a client."""
 
 
 def stream_headers(content_type: str) -> dict[str, str]:

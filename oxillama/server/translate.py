@@ -78,7 +78,7 @@ class Turns:
         self.messages.append(message)
 
     def think(self, text: str, place: str) -> None:
-        """What the assistant thought before its next message."""
+        """Adds reasoning of the assistant before its next message."""
         self._reasoning.append(text)
         self._thought_at = place
 
@@ -103,7 +103,7 @@ class Turns:
         return self.messages
 
     def give(self, call_id: str, text: str, place: str) -> None:
-        """What a call gave."""
+        """Adds the result of a call."""
         self._settle()
         self._places[f"messages[{len(self.messages)}]"] = place
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})

@@ -55,7 +55,7 @@ def is_record(answer: str, wanted: dict[str, object]) -> bool:
 
 
 def record_requests(r: Random, names: list[str]) -> list[tuple[str, dict[str, object]]]:
-    """For each name a plain request and one that fixes two fields, with what must be found in the record."""
+    """Requests for each name: a plain one and one that fixes two fields, with what must be found in the record."""
     requests: list[tuple[str, dict[str, object]]] = []
     for name in names:
         age, animal, colour = r.randint(3, 19), r.choice(PETS), r.choice(COLOURS)

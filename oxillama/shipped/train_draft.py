@@ -63,14 +63,14 @@ def read_weights(path: Path) -> tuple[Params, dict[str, object]]:
 
 
 def starting_weights(shape: Shape, start: Path | None, seed: int) -> Params:
-    """Those of an earlier run, or random ones."""
+    """Weights of an earlier run, or random ones."""
     if start is None:
         return init_params(shape, seed)
     return {name: weight.requires_grad_() for name, weight in read_weights(start)[0].items()}
 
 
 def earlier_runs(start: Path | None) -> str:
-    """What the description of a draft says of its making."""
+    """Description of a draft's earlier runs."""
     if start is None:
         return ""
     with oxillama.gguf.open(start) as file:
@@ -112,7 +112,7 @@ def make_batches(engine: oxillama.Engine, seed: int, steps: int, length: int) ->
 
 
 def distance(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-    """How far the logits [n, vocabulary] of a draft are from its teacher's, mean over n.
+    """Distance of a draft's logits [n, vocabulary] from its teacher's, mean over n.
 
     KL(teacher || student), which teaches the whole distribution, and the total variation: the share of draws that a
     verifier rejects (1 - sum of min(p, q); Leviathan et al. 2023).

@@ -9,9 +9,9 @@ Nothing in a snapshot is ever executed, and every length is checked.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
+from oxillama._util.lazy import given_name
 from oxillama.errors import (
     SnapshotDamagedError,
     SnapshotError,
@@ -39,11 +39,7 @@ __all__ = [
     "snapshot_info",
 ]
 
-# Functions that call methods of `Engine`, which is above this package: imported when one is asked for.
-_OF_ENGINE = ("dump", "dumps", "load", "loads")
-
 
 def __getattr__(name: str) -> Any:
-    if name in _OF_ENGINE:
-        return getattr(import_module("oxillama.engine.functions"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Functions that call methods of `Engine`, which is above this package: `oxillama/__init__.py` gives them."""
+    return given_name(__name__, name)

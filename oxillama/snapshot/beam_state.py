@@ -188,7 +188,7 @@ class BeamResumer:
         return adapter_set(self.engine.loras, weights[0], files, self.label)
 
     def _items(self, name: str, n: int, most: int) -> list[list[Any]]:
-        """At most `most` lists of n values, each of which begins with a log-probability."""
+        """Reads at most `most` lists of n values, each of which begins with a log-probability."""
         items = self.given.items_of(name)
         if len(items) > most or not all(isinstance(item, list) and len(item) == n for item in items):
             raise self.given.wrong(name, f"at most {most} lists of {n}")
@@ -235,6 +235,6 @@ class BeamResumer:
         raise self.given.wrong("dead_end", "whether a grammar ended the search, and why")
 
     def _fill(self, i: int, n_computed: int, sequence: Any) -> None:
-        """In the turn that queues a beam: gives it what was computed."""
+        """Gives a beam what was computed; called in the turn that queues it."""
         put(self.engine.core, sequence, self.found[i].tensors, n_computed, self.label)
         self.found[i].tensors = {}  # of no more use

@@ -64,7 +64,7 @@ def restored(
     allow_download: bool = False,
     **fields: Any,
 ) -> E:
-    """What `Engine.restore` loads, an engine of class `kind`.
+    """Loads what `Engine.restore` returns, an engine of class `kind`.
 
     model_path: where the model is, if not where it was; a copy will do. Or a loaded engine: its weights are shared, and
         stay after it is closed, and nothing is loaded.

@@ -77,7 +77,7 @@ def resumed(
     cancel_token: CancelToken | None = None,
     draft: Any = None,
 ) -> Chunks | Session | Conversation | BeamRounds:
-    """What `Engine.resume` goes on with.
+    """Resumes what `Engine.resume` goes on with.
 
     sampler, logits_processors, stopping_criteria: functions of the caller's own, which no file can hold, given again;
         `sampler` is a chain with the same stages. Of a session, those of its sampler.
@@ -142,7 +142,7 @@ async def resume_async(engine: EngineContext, place: Place, options: dict[str, A
 
 
 def _loaded(engine: EngineContext, place: Place | OpenSnapshot) -> tuple[list[Contents], str, Bundle]:
-    """What is saved, of what goes on together each; and what is said of all."""
+    """Reads the saved contents, of what goes on together each; and what is said of all."""
     engine.core.check_generates()
     snapshot = open_snapshot(place)
     try:
@@ -158,7 +158,7 @@ def _loaded(engine: EngineContext, place: Place | OpenSnapshot) -> tuple[list[Co
 def _given(
     sampler: Any = None, logits_processors: Any = None, stopping_criteria: Any = None, cancel_token: Any = None
 ) -> Given:
-    """What a caller gives again. Raises ConfigError for anything else."""
+    """Checks what a caller gives again. Raises ConfigError for anything else."""
     if sampler is not None:
         check_type("sampler", sampler, SamplerConfig, SamplerChain)
     if cancel_token is not None:
@@ -273,7 +273,7 @@ def _by_name(engine: EngineContext, weights: list[tuple[str, float]]) -> list[tu
 def session_sampler(
     engine: EngineContext, saved: Contents, state: Fields, label: str, own: Given
 ) -> tuple[Sampler | None, bool]:
-    """The one that a session had with it, if any, and whether it goes with its tokens."""
+    """Sampler that a session had with it, if any, and whether it goes with its tokens."""
     given = state.maybe_sub("sampler")
     if given is None or "text" in state:
         if own.chain is not None or own.processors:

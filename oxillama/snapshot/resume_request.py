@@ -246,7 +246,7 @@ class TextResumer:
         request.speculation.n_begun = begun
 
     def begin(self, n_computed: int, made: list[GenerationRequest], sequence: Sequence) -> None:
-        """In the turn that queues it: gives it what was computed."""
+        """Gives the request what was computed; called in the turn that queues it."""
         put(self.engine.core, sequence, self.saved.tensors, n_computed, self.label)
         self.saved.tensors = {}  # of no more use
         request = made.pop()

@@ -264,7 +264,8 @@ class OwnDraft:
         self._kept: dict[str, DraftModel] = {}  # no lock: `setdefault` and `pop` of a str are atomic
 
     def get(self, engine: LoadedEngine) -> DraftModel:
-        """The same one each time. Raises EngineClosedError, GenerateError or UnsupportedModelError for an encoder."""
+        """Draft model, the same one each time. Raises EngineClosedError, GenerateError or UnsupportedModelError for an
+        encoder."""
         engine.context.core.check_open()
         found = self._kept.get("draft")
         if found is None:

@@ -195,12 +195,12 @@ def of_windows(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
 
 
 def of_rotations(spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
-    """Which layers rotate, where metadata say it."""
+    """Metadata of layers that rotate, where metadata say it."""
     return {} if all(layer.rotates for layer in spec.layers) else {ROTATING: [spec.layers[i].rotates for i in kept]}
 
 
 def of_recurrent(m: Metadata, spec: ModelSpec, kept: tuple[int, ...]) -> dict[str, object]:
-    """Which layers are recurrent, likewise, in architectures that say it so."""
+    """Metadata of layers that are recurrent, likewise, in architectures that say it so."""
     said = spec.delta is not None or f"{spec.arch}.{RECURRENT_LAYERS}" in m
     return {RECURRENT_LAYERS: [not spec.layers[i].n_heads for i in kept]} if said else {}
 

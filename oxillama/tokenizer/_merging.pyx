@@ -99,7 +99,7 @@ cdef class MergeTable:
                 self._slots[self._slot(self._parts[3 * i], self._parts[3 * i + 1])] = <int32_t> i  # the last one counts
 
     cdef uint64_t _slot(self, int32_t left, int32_t right) noexcept nogil:
-        """That of a pair, or the free one where it would be."""
+        """Slot of a pair, or the free one where it would be."""
         cdef uint64_t slot = mixed((<uint64_t> left << 32 | <uint64_t> right) ^ self._seed, 0x9E3779B97F4A7C15)
         slot &= self._mask
         while self._slots[slot] >= 0 and (

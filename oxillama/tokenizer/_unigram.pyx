@@ -86,7 +86,7 @@ cdef class UnigramTrie:
         self._tokens[node] = token
 
     cdef inline uint64_t _slot(self, uint64_t key) noexcept nogil:
-        """That of a node and a byte, or the free one where it would be."""
+        """Slot of a node and a byte, or the free one where it would be."""
         cdef uint64_t slot = mixed(key ^ self._seed, 0x9E3779B97F4A7C15) & self._mask
         while self._edges[slot] and self._edges[slot] >> NODE_BITS != key:
             slot = (slot + 1) & self._mask

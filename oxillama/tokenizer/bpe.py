@@ -171,7 +171,7 @@ def merged(merger: Merger, pieces: list[str]) -> list[int]:
 
 
 def usable_tokens(vocab: Vocab, *more: int) -> NDArray[np.uint8]:
-    """Which tokens plain text may turn into, and some more, uint8 [n_vocab]."""
+    """Tokens that plain text may turn into, and some more, uint8 [n_vocab]."""
     found = np.ones(len(vocab.tokens), np.uint8)
     found[vocab.of_kinds(BYTE, CONTROL, UNKNOWN)] = 0
     found[list(more)] = 1
@@ -353,7 +353,7 @@ def _utf8_merger(vocab: Vocab, merges: "GGUFArray | None") -> tuple[Merger, list
 
 
 def _byte_ids(vocab: Vocab, usable: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Of each byte the id that spells it, int32 [256], -1 for none.
+    """Table from each byte to the id that spells it, int32 [256], -1 for none.
 
     Where a vocabulary has byte tokens, usable ones that its file gives another type spell characters too.
     """

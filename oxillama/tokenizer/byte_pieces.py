@@ -44,7 +44,7 @@ def byte_piece_encoder(vocab: "Vocab") -> Encode:
 
 
 def longest_prefixes(pieces: list[bytes]) -> list[int]:
-    """For each of the sorted pieces the index of the longest other one that it begins with; -1 for none."""
+    """Index, for each of the sorted pieces, of the longest other one that it begins with; -1 for none."""
     found: list[int] = []
     nested: list[int] = []  # those that the last piece begins with, and itself
     for i, piece in enumerate(pieces):

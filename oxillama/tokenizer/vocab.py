@@ -294,7 +294,7 @@ def _special_ids(meta: "Metadata", model: str, ids: Mapping[str, int], n_vocab: 
 
 
 def _add_flags(meta: "Metadata", model: str, cut: PreTokenizer, special: SpecialIds) -> dict[str, bool]:
-    """What is added to a text, by the file's keys, which are read as llama.cpp reads them.
+    """Reads what is added to a text, by the file's keys, as llama.cpp reads them.
 
     WordPiece begins with CLS and ends with SEP whatever the keys say: there they are about the texts of a pair.
     Nothing is added to the byte strings of RWKV, and a vocabulary of Gemma 4 always begins with BOS.
@@ -328,7 +328,7 @@ def _added(meta: "Metadata", name: str, token: int | None, default: bool, *, str
 
 
 def _separators(meta: "Metadata", model: str, cut: PreTokenizer) -> int:
-    """How many separators stand between the texts of a pair."""
+    """Number of separators between the texts of a pair."""
     if model == "bert":
         return 1
     return 1 + meta.get_bool(_P + "add_sep_token", cut.separators == 2)

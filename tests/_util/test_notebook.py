@@ -143,7 +143,7 @@ def test_a_stream_grows_in_one_display(kernel, engine, capsys):
 
 
 def test_a_notebook_is_not_sent_every_piece(kernel, monkeypatch):
-    now = iter(range(0, 10000))
+    now = iter(range(10000))
     monkeypatch.setattr(notebook.time, "monotonic", lambda: next(now) * notebook.INTERVAL / 10)
     live = LiveText()
     for _ in range(100):

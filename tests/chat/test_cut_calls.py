@@ -93,7 +93,7 @@ def test_every_beginning_of_an_answer_can_be_sent_back(name):
     functions = ToolFunctions([TOOL], {"write": lambda **arguments: "done"})
     n_cut = 0
     for text in answers(template, form):
-        for n in range(0, len(text) + 1):
+        for n in range(len(text) + 1):
             parser = form.parser([TOOL])
             parser.push(text[:n])
             found = parser.finish()

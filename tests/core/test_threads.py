@@ -61,6 +61,7 @@ def test_a_thread_that_leaves_hands_the_work_on():
         for n, _ in enumerate(engine.stream([5], max_tokens=50, ignore_eos=True)):
             if n == 2:
                 return "left"
+        return "at its end"
 
     def long():
         return engine.generate([6], max_tokens=50, ignore_eos=True, seed=1).token_ids

@@ -1,4 +1,4 @@
-"""GrammarCache through the engine, on the shipped model: the text always follows them, however it was asked for."""
+"""Grammars through the engine, on the shipped model: the text always follows them, however it was asked for."""
 
 import asyncio
 import json

@@ -126,7 +126,7 @@ def kernels():
     def grammar_of(name):
         return lambda: Grammar.parse(GRAMMARS[name])
 
-    found = {
+    return {
         **{f"compile {name}": Operation(lambda text=text: text, compiled) for name, text in GRAMMARS.items()},
         **{f"follow {name}": Operation(grammar_of(name), walked(name)) for name in GRAMMARS},
         "compile a schema": Operation(lambda: SCHEMA, from_schema),
@@ -137,7 +137,6 @@ def kernels():
         "candidates": Operation(Candidates, cut),
         "repeats": Operation(lambda: None, repeats),
     }
-    return found
 
 
 # ---- an engine

@@ -27,7 +27,7 @@ def test_every_allocation_denied(parts):
     command = [sys.executable, "-m", "tests.memory", "--few", "5", *parts]
     done = subprocess.run(command, capture_output=True, text=True, cwd=KERNELS.parent, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(re.findall(r"^\w+: .*: \d+ allocations", done.stdout, re.M)) >= 3
+    assert len(re.findall(r"^\w+: .*: \d+ allocations", done.stdout, re.MULTILINE)) >= 3
 
 
 def test_only_one_module_allocates_in_c():

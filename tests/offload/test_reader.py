@@ -144,7 +144,7 @@ def test_what_was_read_ahead_is_a_hit(source, monkeypatch):
     """In the order that was seen, all but the first pages are there before they are asked for."""
     monkeypatch.setattr("oxillama.offload.ahead.is_cached", lambda *_: False)  # that is not copied before it is needed
     reader = make_reader(source, 8, 1)
-    rounds = [range(0, 5), range(10, 15), range(20, 25), range(30, 35)]
+    rounds = [range(5), range(10, 15), range(20, 25), range(30, 35)]
     for pages in rounds:
         list(bring(reader, pages))
     before = reader.counts.faults
@@ -180,7 +180,7 @@ def test_cached_pages_fill_only_empty_slots(source, cached):
     if not cached:
         return
     reader = make_reader(source, 3, 1)
-    rounds = [range(0, 5), range(10, 15), range(20, 25), range(30, 35)] * 3
+    rounds = [range(5), range(10, 15), range(20, 25), range(30, 35)] * 3
     for pages in rounds:
         list(bring(reader, pages))
     with reader._arrival:
@@ -213,7 +213,7 @@ def direct_shares(reader, n_rounds, after=lambda: None):
     shares = []
     for _ in range(n_rounds):
         before = reader.counts.bytes, reader.counts.direct_bytes
-        for pages in (range(0, 5), range(10, 15), range(20, 25), range(30, 35)):
+        for pages in (range(5), range(10, 15), range(20, 25), range(30, 35)):
             for ready in bring(reader, pages):
                 check(reader, ready)
             after()
@@ -259,7 +259,7 @@ def test_an_advised_page_is_not_taken_to_be_kept(source, cached, monkeypatch):
 def four_rounds(reader):
     """What is read through the page cache, and past it."""
     for _ in range(4):
-        for pages in (range(0, 5), range(10, 15), range(20, 25), range(30, 35)):
+        for pages in (range(5), range(10, 15), range(20, 25), range(30, 35)):
             for ready in bring(reader, pages):
                 check(reader, ready)
     return reader.counts.bytes - reader.counts.direct_bytes, reader.counts.direct_bytes

@@ -31,11 +31,11 @@ def parts(size):
 
 def joined(found):
     """The rows of batches, as values that compare bit by bit."""
-    rows = []
-    for batch in found:
-        for row in zip(*batch.values(), strict=True):
-            rows.append([cell.tobytes() if hasattr(cell, "tobytes") else cell for cell in row])
-    return rows
+    return [
+        [cell.tobytes() if hasattr(cell, "tobytes") else cell for cell in row]
+        for batch in found
+        for row in zip(*batch.values(), strict=True)
+    ]
 
 
 @pytest.fixture(scope="module")

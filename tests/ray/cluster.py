@@ -52,7 +52,7 @@ def workers(title):
     parents, found = {}, []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            parents[int(folder.name)] = int(re.search(r"^PPid:\t(\d+)", (folder / "status").read_text(), re.M)[1])
+            parents[int(folder.name)] = int(re.search(r"\nPPid:\t(\d+)", (folder / "status").read_text())[1])
             if title.encode() in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
 

@@ -82,7 +82,7 @@ def text_of(body):
 
 def numbers(port, name):
     """Values of a metric, by replica. Which one answers is a matter of chance."""
-    asked = [re.search(rf"^{name}{{.*}} (\S+)$", call(port, "/metrics")[1], re.M) for _ in range(40)]
+    asked = [re.search(rf"^{name}{{.*}} (\S+)$", call(port, "/metrics")[1], re.MULTILINE) for _ in range(40)]
     return {float(found[1]) for found in asked}
 
 

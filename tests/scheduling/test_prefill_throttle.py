@@ -58,13 +58,11 @@ def test_steps_that_say_little_change_nothing():
 
 def test_the_pace_of_decoding_sequences_is_measured_again():
     """Each KEPT_TIMES of these steps tell of a machine that has become slower, and of more or fewer sequences."""
-    throttle, sizes = PrefillThrottle(512), []
-    for _ in range(20 * DECODE_STEPS):
-        sizes.append(step_of(throttle, 1, lambda n: 0.05 + 0.001 * n))
+    throttle = PrefillThrottle(512)
+    sizes = [step_of(throttle, 1, lambda n: 0.05 + 0.001 * n) for _ in range(20 * DECODE_STEPS)]
     assert [i for i, n in enumerate(sizes) if n == 0] == list(range(0, len(sizes), DECODE_STEPS + 1))
     assert sizes[-2] == 97
-    for _ in range(4 * DECODE_STEPS):
-        sizes.append(step_of(throttle, 1, lambda n: 0.2 + 0.001 * n))
+    sizes += [step_of(throttle, 1, lambda n: 0.2 + 0.001 * n) for _ in range(4 * DECODE_STEPS)]
     assert sizes[-2] == 195
     throttle.decodes.append((1, 99.0))  # slow by chance
     assert step_of(throttle, 1, lambda n: 0.2 + 0.001 * n) == 195

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from oxillama.core.options import TextOptions
+from oxillama.server import respond
 from oxillama.server.exchange import Exchange
 from oxillama.server.generation import Constraint, Conversation, Texts, prepare
 from tests.server.client import HI

@@ -31,7 +31,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Migrating": ("oxillama/compat/README.md", "oxillama/server/MIGRATING.md"),
     "Promises": ("oxillama/EXACTNESS.md", "oxillama/SECURITY.md", "asv_benchmarks/README.md"),
     "Architecture": (
-        "oxillama/README.md", "oxillama/core/README.md", "csrc/README.md", "CONTRIBUTING.md", "CHANGELOG.md",
+        "oxillama/README.md", "oxillama/core/README.md", "oxillama/server/MAINTAINING.md",
+        "oxillama/grammar/MAINTAINING.md", "csrc/README.md", "CONTRIBUTING.md", "CHANGELOG.md",
     ),
 }  # fmt: skip
 GUIDES = "Guides"

@@ -238,7 +238,7 @@ cdef class Automaton:
         return 0
 
     cdef int64_t cost(self) noexcept:
-        """Of the states and edges so far, and of the sets that they were found by, in units of the budget."""
+        """Cost of the states and edges so far, and of the sets that they were found by, in units of the budget."""
         cdef int64_t found = self.edge_to.n + self.call_to.n + self.work + (self.looked_at >> 4)
         return (16 * self.final.n - 15 * self.n_linked + found) // 16
 

@@ -330,7 +330,7 @@ cdef class CharTable:
         return self.final.n
 
     def rows(self):
-        """By state and symbol the next state, -1 for none."""
+        """Table by state and symbol of the next state, -1 for none."""
         cdef Py_ssize_t i, k, n = self.n_symbols
         return [[self.table.at[i * n + k] for k in range(n)] for i in range(self.final.n)]
 

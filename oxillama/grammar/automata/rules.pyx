@@ -99,7 +99,7 @@ cdef class Rules:
         return self.add(RANGE, low, high, 1)
 
     def literal(self, bytes text not None):
-        """These bytes, one after the other."""
+        """Expression of these bytes, one after the other."""
         cdef Py_ssize_t start = self.pool.n
         cdef unsigned char byte
         self.budget.spend(len(text) >> 4, TOO_MANY)

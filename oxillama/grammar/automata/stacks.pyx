@@ -267,7 +267,8 @@ cdef class Stacks:
         return -1 if missing else result
 
     cdef int32_t try_closure(self, int32_t state, int32_t below) except -2:
-        """As `try_pop`. A call in last place leaves nothing to come back to: the callee takes over the stack below."""
+        """Finds the closure as `try_pop` does. A call in last place leaves nothing to come back to: the callee takes
+        over the stack below."""
         cdef Automaton a = self.automaton
         cdef int32_t found, stack, to
         cdef int32_t result = 0
@@ -297,7 +298,7 @@ cdef class Stacks:
     # ---- steps
 
     cdef int32_t step(self, int32_t node, int byte) except -1:
-        """Where a byte leads; 0: nowhere."""
+        """Node to which a byte leads; 0: none."""
         cdef Automaton a = self.automaton
         cdef int32_t result = 0
         cdef int32_t state
@@ -310,7 +311,7 @@ cdef class Stacks:
         return result
 
     cdef int32_t cached_step(self, int32_t node, int byte_class) except -1:
-        """The same for a class of bytes, remembered in the table."""
+        """Steps by a class of bytes, remembered in the table."""
         cdef int32_t result
         cdef Py_ssize_t n = self.n_columns
         if self.row.at[node] < 0:

@@ -93,7 +93,8 @@ cdef class Triggers:
         return state, self.stacks.root
 
     def mask(self, Masks masks not None, int32_t state, uint32_t[::1] out not None):
-        """As `Masks.mask`: all tokens but those that hold a trigger which goes on as the grammar doesn't allow."""
+        """Masks as `Masks.mask` does: all tokens but those that hold a trigger which goes on as the grammar doesn't
+        allow."""
         cdef Py_ssize_t w, total = 0
         cdef int32_t token
         cdef int which

@@ -58,8 +58,8 @@ cdef inline void drop(Ints *v) noexcept:
 
 
 cdef inline void sort(int32_t *at, Py_ssize_t n) noexcept nogil:
-    """In ascending order. Most sets of states are few, or in order as they come; others are sorted as Shell 1959 does,
-    with the gaps of Gonnet and Baeza-Yates, for which nothing is called or moved elsewhere."""
+    """Sorts states in ascending order. Most sets are few, or in order as they come; others are sorted as Shell 1959
+    does, with the gaps of Gonnet and Baeza-Yates, for which nothing is called or moved elsewhere."""
     cdef Py_ssize_t i = 1, k, gap = n if n > 24 else 1
     cdef int32_t x
     while i < n and at[i - 1] <= at[i]:

@@ -247,7 +247,7 @@ cdef class Walk:
     # ---- steps by a class of characters
 
     cdef int32_t column(self, int32_t node, int column) except -1:
-        """Where a column of the table leads; kept there."""
+        """Node to which a column of the table leads; kept there."""
         cdef int32_t found
         if column < self.n_classes:
             return self.stacks.cached_step(node, column)
@@ -258,7 +258,7 @@ cdef class Walk:
         return found
 
     cdef int32_t alike(self, int32_t node, int group) except -1:
-        """Where each letter of an alphabet leads, or MIXED."""
+        """Node to which each letter of an alphabet leads, or MIXED."""
         cdef int32_t found = self.stacks.cached_step(node, self.groups[group].at[0])
         cdef Py_ssize_t i
         for i in range(1, self.groups[group].n):
@@ -267,7 +267,7 @@ cdef class Walk:
         return found
 
     cdef int32_t beyond(self, int32_t node) except -1:
-        """Where each character beyond ASCII leads, or MIXED; also where a stack may be empty inside of one."""
+        """Node to which each character beyond ASCII leads, or MIXED; also where a stack may be empty inside of one."""
         cdef int32_t found = 0
         cdef bint dead = False
         cdef Py_ssize_t i = 0
@@ -327,7 +327,7 @@ cdef class Walk:
         return PLAIN_CHARS
 
     cdef int plain_character(self, int32_t node) except -1:
-        """What one plain character after a node can be: 1 none, 2 any, 3 or 4 neither. Adds to `following`."""
+        """Kind of what one plain character after a node can be: 1 none, 2 any, 3 or 4 neither. Adds to `following`."""
         cdef int status = 0
         cdef Py_ssize_t i = 0
         cdef Py_ssize_t step
@@ -346,7 +346,7 @@ cdef class Walk:
         return status
 
     cdef int plain_step(self, Py_ssize_t step, int32_t node) except -1:
-        """The same for one class of bytes in one phase of a character."""
+        """Kind for one class of bytes in one phase of a character."""
         cdef int32_t after = self.stacks.cached_step(node, self.steps.at[step + 1])
         cdef int32_t phase = self.steps.at[step + 2]
         cdef Py_ssize_t i

@@ -22,7 +22,7 @@ cdef int OBJECTS = OBJECT
 
 @cython.final
 cdef class PropertyFacts:
-    """What a schema says of the properties of objects, found when it is first asked for: with no alternatives nothing
+    """Facts that a schema states of the properties of objects, found when first asked for: with no alternatives nothing
     asks. names: all allowed names, None for any. is_closed: it forbids others. size: number of its properties."""
 
     def __init__(self, Literal literal not None):
@@ -163,7 +163,7 @@ cdef class KnownProperties:
         return False
 
     def both(self, KnownProperties other not None):
-        """What two lists of schemas say together."""
+        """Conjunction of two lists of schemas."""
         cdef KnownProperties found = KnownProperties(())
         found.required, found.banned = self.required | other.required, self.banned | other.banned
         found.size, found.names = self.size + other.size, self.names
@@ -209,7 +209,7 @@ cdef dict common_tags(dict known, tuple more):
 
 @cython.final
 cdef class Claim:
-    """What a synthetic schema of objects says. besides: names that the required property without a name doesn't have,
+    """Claim of a synthetic schema of objects. besides: names that the required property without a name doesn't have,
     None if there is no such property; other_values: each property that must be there with the keys of a schema that it
     must not meet."""
 

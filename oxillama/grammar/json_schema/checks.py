@@ -37,9 +37,9 @@ def mapped(literal: Literal, keyword: str) -> dict[str, Any]:
 def counted(literal: Literal, keyword: str) -> int:
     """A count; 2.0 is valid too."""
     value = literal.schema[keyword]
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or value != value or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise refusal(literal.path, keyword, f"its value must be a count, not {_short(value)}")
-    if not isinstance(value, int) and (math.isinf(value) or value != int(value)):
+    if not (isinstance(value, int) or (math.isfinite(value) and value == int(value))) or value < 0:
         raise refusal(literal.path, keyword, f"its value must be a count, not {_short(value)}")
     return int(value)
 

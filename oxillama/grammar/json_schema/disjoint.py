@@ -42,7 +42,7 @@ class Disjoint:
         return self._apart[key] if depth == DEPTH else self._are_apart(a, b, common, depth)
 
     def groups(self, each: list[Literal]) -> list[int]:
-        """For each literal the number of a group whose members exclude each other, -1 for none: literals with lists of
+        """Numbers the literals by groups whose members exclude each other, -1 for none: literals with lists of
         values, and objects by the values of a required property. So large unions needn't be compared in pairs."""
         found = [-1] * len(each)
         values: dict[int, set[object]] = {}

@@ -47,9 +47,8 @@ def others(
         demands = [*values, *(demand for schema in schemas for demand in _of_choice(schema, met))]
         if any(demand.schema is False for demand in demands) or (closed and not met):
             continue
-        keys = []
-        for s in (s.having(*parts) for s in sets for parts in choices):
-            keys.append(string_expr(texts, s.without(frozenset(s.those(named, texts.budget)))))
+        met_sets = (one.having(*parts) for one in sets for parts in choices)
+        keys = [string_expr(texts, one.without(frozenset(one.those(named, texts.budget)))) for one in met_sets]
         pairs.append(rules.seq((rules.alt(keys), texts.colon, value(demands))))
     if not pairs:
         return None

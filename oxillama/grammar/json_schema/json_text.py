@@ -139,9 +139,9 @@ class JsonText:
         return self.rules.rule(rule, calls)
 
     def postponed(self, name: object, make: Callable[[], int], size: int = 0, calls: int = 0) -> int:
-        """As `helper`, of a rule that `finish` makes: a schema that is refused for its structure needs none of its
-        strings and numbers. size: a guess at the states that it takes; one of so many that it is likely to be refused
-        is made at once, which takes little if it is."""
+        """Number of a rule, as from `helper`, that `finish` makes: a schema that is refused for its structure needs
+        none of its strings and numbers. size: a guess at the states that it takes; one of so many that it is likely to
+        be refused is made at once, which takes little if it is."""
         return self.rules.rule(self._postponed(name, size, lambda rule: self.rules.define(rule, make())), calls)
 
     def kept(self, name: Hashable, make: "Callable[[JsonText], int]", size: int = 0) -> int:
@@ -225,9 +225,9 @@ class JsonText:
         return self._chars[ranges]
 
     def called_chars(self, ranges: tuple[Range, ...]) -> int:
-        """The same for automata that hold hundreds of them: the escapes, and what is beyond ASCII, are called and not
-        copied. A mask takes longer where calls may begin, but these copies would be nine tenths of an automaton. Large
-        sets with the same characters beyond ASCII call the same rules for these."""
+        """Expression of a set of characters of which an automaton holds hundreds: escapes, and what is beyond ASCII,
+        are called and not copied. A mask takes longer where calls may begin, but these copies would be nine tenths of
+        an automaton. Large sets with the same characters beyond ASCII call the same rules for these."""
         if ranges not in self._called:
             self.budget.spend(4 * len(ranges), SCHEMA)
             ascii_, beyond = _divided(ranges)
@@ -384,7 +384,7 @@ def _keep(name: Hashable, kept: _Kept, is_new: bool) -> None:
 
 
 def _spellings(ranges: tuple[Range, ...]) -> tuple[_Spelling, _Spelling]:
-    """What stands for a set of characters: their UTF-8, and what follows a backslash."""
+    """Spellings of a set of characters: their UTF-8, and what follows a backslash."""
     if len(ranges) <= FEW:
         raw, escaped = _of_few(ranges)
         return _Spelling(raw), _Spelling(escaped)
@@ -426,7 +426,7 @@ _of_few = lru_cache(maxsize=2048)(_spelled)
 
 
 def _cut(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> list[Range]:
-    """What two sorted sets have in common. Of the first, which may be large, only the ends of each part are looked
+    """Intersection of two sorted sets. Of the first, which may be large, only the ends of each part are looked
     at."""
     found: list[Range] = []
     for low, high in others:

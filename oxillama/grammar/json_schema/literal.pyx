@@ -30,11 +30,11 @@ cdef class Literal:
         return Literal(schema, positive, self.base, path)
 
     def of_sign(self, bint positive):
-        """The same schema, which must hold, or must not."""
+        """Literal of the same schema, which must hold, or must not."""
         return Literal(self.schema, positive, self.base, self.path)
 
     def at_base(self, object base):
-        """The same schema, whose references start from another URI."""
+        """Literal of the same schema, whose references start from another URI."""
         return Literal(self.schema, self.positive, base, self.path)
 
     def of_schema(self, object schema):

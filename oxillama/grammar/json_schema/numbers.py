@@ -68,7 +68,7 @@ class Numbers(NamedTuple):
         return self if self.integer is integer else self._replace(integer=integer)
 
     def for_generating(self) -> "Numbers":
-        """The same set with bounded spellings, and integers without a point."""
+        """Set of the same numbers with bounded spellings, and integers without a point."""
         integer = self.integer
         if integer is None and any(m.denominator == 1 for m in self.multiples):
             integer = True

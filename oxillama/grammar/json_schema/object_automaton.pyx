@@ -117,7 +117,8 @@ def _end_of(group):
 
 
 def _reach(group):
-    """By the next property of a group: what may come, to the first that is required, with the next one behind it."""
+    """Table by the next property of a group: what may come, to the first that is required, with the next one behind
+    it."""
     found = [[]]
     for at in range(len(group) - 1, -1, -1):
         own = (at + 1, group[at])

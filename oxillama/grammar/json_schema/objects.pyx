@@ -85,7 +85,7 @@ cdef class ObjectSchema:
         return 0
 
     cdef list demands(self, object name, Budget budget):
-        """Its demands on the value of a property."""
+        """Demands of the object on the value of a property."""
         cdef list found = []
         known = self.properties.get(name)
         if known is not None:
@@ -400,7 +400,7 @@ cdef class Objects:
         return here if must else self.maybe(here)
 
     cdef int32_t rest(self, int32_t between, int32_t chain, bint must) except -1:
-        """What may follow a property before a chain."""
+        """Expression of what may follow a property before a chain."""
         cdef Rules rules = self.rules
         cdef int32_t following
         if chain < 0:

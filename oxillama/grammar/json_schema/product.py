@@ -25,7 +25,7 @@ Settle = Callable[[Branch, list[Literal]], list[Examined]]
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """What a way adds to a branch, and the forks that were looked at meanwhile."""
+    """Additions of a way to a branch, and the forks that were looked at meanwhile."""
 
     seen: set[Key]
     facts: tuple[PropertyFacts, ...]
@@ -59,7 +59,7 @@ def first_too_many(branch: Branch, n_known: int, limit: int, settle: Settle) -> 
 
 
 def _running(known: list[KnownProperties]) -> list[KnownProperties]:
-    """What all before each of them say together."""
+    """Conjunctions of all before each of them."""
     found = [KnownProperties(())]
     for one in known[:-1]:
         found.append(found[-1].both(one))
@@ -67,7 +67,7 @@ def _running(known: list[KnownProperties]) -> list[KnownProperties]:
 
 
 def _added(branch: Branch, fork: Fork, settle: Settle) -> list[_Added] | None:
-    """What each way of a fork adds; None if one of them changes the types or other forks."""
+    """Additions of each way of a fork; None if one of them changes the types or other forks."""
     rest = [other for other in branch.forks if other is not fork]
     open_elsewhere = set(map(id, rest))
     found = []

@@ -66,14 +66,14 @@ class Limits:
 
     @classmethod
     def short(cls, side: Side, divided: int | None) -> "Limits":
-        """Those of numbers with exponents, where bounds leave room for 17 significant digits. divided: digits behind
+        """Limits of numbers with exponents, where bounds leave room for 17 significant digits. divided: digits behind
         the point that are enough for the divisors, None without divisors."""
         high = side.bounds[1] if len(side.bounds) > 1 else None
         return cls(WHOLE, divided, 0, side.n_whole, exponents_between(side.bounds[0], high))
 
     @classmethod
     def long(cls, side: Side, least: Fraction, divided: int | None, places: int, plain: bool) -> "Limits":
-        """Those where the bounds, or divisors, ask for more digits. least: the smallest magnitude; places: digits
+        """Limits where the bounds, or divisors, ask for more digits. least: the smallest magnitude; places: digits
         behind the point that divisors have; plain: of integers alone, whose bounds allow the last of 19 digits."""
         high = side.bounds[1] if len(side.bounds) > 1 else None
         whole = max(WHOLE - plain, len(str(int(least))) + 1)
@@ -119,7 +119,8 @@ def free_number(rules: RuleSet) -> int:
 
 
 def _exponent(rules: RuleSet) -> int:
-    """What follows the letter: a sign or none, and 1 to 37, a single digit with or without a zero before it."""
+    """Expression of what follows the letter: a sign or none, and 1 to 37, a single digit with or without a zero before
+    it."""
     digit, nonzero = rules.range(0x30, 0x39), rules.range(0x31, 0x39)
     sizes = (
         rules.seq((rules.alt((rules.literal(b"0"), rules.seq(()))), nonzero)),

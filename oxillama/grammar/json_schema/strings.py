@@ -18,7 +18,7 @@ SMALL = 5000  # units of the budget, for a pattern that is kept
 
 
 def pattern_parts(pattern: str) -> tuple[Part, ...]:
-    """What a string must meet for a pattern to be found in it."""
+    """Conditions that a string must meet for a pattern to be found in it."""
     small = isinstance(pattern, str) and pattern_units(pattern) <= SMALL
     return _small_parts(pattern) if small else _parts(pattern)
 

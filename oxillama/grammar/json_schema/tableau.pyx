@@ -51,8 +51,9 @@ cdef int OBJECTS = OBJECT
 
 @cython.final
 cdef class Reading:
-    """What the keywords of a schema lead to. size: how many parts their values have; special: keywords among them name
-    a resource, replace others, or need links. types: bits of the types of `type`, where that is all that it says."""
+    """Facts that the keywords of a schema lead to. size: how many parts their values have; special: keywords among them
+    name a resource, replace others, or need links. types: bits of the types of `type`, where that is all that it
+    says."""
 
     cdef list handlers
     cdef Py_ssize_t size

@@ -23,7 +23,7 @@ LARGEST = 1e4  # of the numbers in files, either way
 
 
 def read_xielu(m: Metadata, n_layers: int, i: int) -> tuple[float, float, float, float]:
-    """What `xielu_` takes in layer ``i``: files hold the first two before they are made positive."""
+    """Parameters of `xielu_` in layer ``i``: files hold the first two before they are made positive."""
     largest = {"alpha_p": LARGEST, "alpha_n": LARGEST, "beta": LARGEST, "eps": 0.0}
     p, n, beta, eps = (
         per_layer_float(m, f"xielu.{name}", n_layers, None, bound, -LARGEST)[i] for name, bound in largest.items()

@@ -18,7 +18,7 @@ from oxillama.models.weights import Weights
 
 
 class NoMixer:
-    """Of a layer that is a feed-forward part alone."""
+    """Mixer of a layer that is a feed-forward part alone."""
 
     codes = False
 

@@ -43,7 +43,7 @@ _NAME = re.compile(r"[0-9a-f]{40}|\.[0-9a-f]{40}\.[0-9a-f]{12}\.tmp")  # of a no
 
 
 def stamp_of(source: FileSource) -> str:
-    """What an open file is known by, in hexadecimal. Raises ModelFileError if it can't be read."""
+    """Stamp that an open file is known by, in hexadecimal. Raises ModelFileError if it can't be read."""
     info, h = os.fstat(source.fd), blake3()
     h.update(repr((info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)).encode())
     n = min(SAMPLE_BYTES, source.size)

@@ -47,7 +47,7 @@ def header_of(weights: Weights, file: GGUFFile, model: bytes) -> Header:
 
 
 def origin(stored: Stored, sources: list[Any]) -> object:
-    """Where a matrix comes from: file and offset, or of one that no file has in this form, the digest of its bytes."""
+    """Origin of a matrix: file and offset, or of one that no file has in this form, the digest of its bytes."""
     if stored.offset < 0:
         return blake3(cast(Any, stored.matrix.data)).hexdigest()
     return [sources.index(stored.source), stored.offset]

@@ -87,7 +87,7 @@ def read_messages(
     chosen: Chosen,
     names: Mapping[str, str],
 ) -> GenerationSpec:
-    """What is asked for with these messages. names: the places that the request has for theirs. Raises ApiError."""
+    """Reads what these messages ask for. names: the places that the request has for theirs. Raises ApiError."""
     if values.get("think") == "max" and is_harmony(exchange, chosen):
         values = {**values, "think": "high"}  # which is the most that it was trained for
     translated = read_as_chat(values, messages, chosen, exchange.reading)

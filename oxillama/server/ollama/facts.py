@@ -117,7 +117,7 @@ def _fingerprint(identity: ModelIdentity) -> str:
 def _capabilities(
     metadata: Mapping[str, Any], encoder: bool, template: str | None, tool_format: str | None
 ) -> list[str]:
-    """What a model can be asked for, in Ollama's words: one that was trained for embeddings is for them alone."""
+    """Abilities of a model, in Ollama's words: one that was trained for embeddings is for them alone."""
     embeds = encoder or metadata.get(f"{_arch(metadata)}.pooling_type", NO_POOLING) != NO_POOLING
     found = ["embedding" if embeds else "completion"]
     if template is None or embeds:

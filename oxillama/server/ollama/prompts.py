@@ -73,7 +73,7 @@ def prepared_gap(values: Values, exchange: Exchange, chosen: Chosen) -> Generati
 
 
 def read_plain(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
-    """What a prompt without a template asks for: a raw one, one with a gap, or for a base model. Raises ApiError."""
+    """Reads a prompt without a template: a raw one, one with a gap, or for a base model. Raises ApiError."""
     prompt, gap = values.get("prompt", ""), bool(values.get("suffix"))
     for name in ("system", "template", "context"):
         if gap and values.get(name):

@@ -67,7 +67,7 @@ def read_as_completion(values: Values, prompt: str, chosen: Chosen, reading: Rea
 
 
 def shared(values: Values, chosen: Chosen, reading: Reading) -> tuple[dict[str, Any], dict[str, str]]:
-    """What both of them say alike, and the fields that the request has for theirs."""
+    """Reads what both calls say alike, and names the fields that the request has for theirs."""
     options = values.get("options", {})
     found = {name: value for name, value in options.items() if name not in _OWN}
     if found.get("seed", 0) < 0:
@@ -92,7 +92,7 @@ def shared(values: Values, chosen: Chosen, reading: Reading) -> tuple[dict[str, 
 
 
 def drafts_of(wanted: int | None, chosen: Chosen, reading: Reading) -> dict[str, Any]:
-    """How many draft tokens are wanted of the model's draft, if it has one."""
+    """Number of draft tokens wanted of the model's draft, if it has one."""
     if wanted is None or (not wanted and chosen.model.draft is None):
         return {}
     if chosen.model.draft is None:
@@ -160,8 +160,8 @@ def begins_answer(messages: list[Message]) -> bool:
 
 
 def turn_starts(messages: list[Message]) -> list[int]:
-    """Where a conversation can begin that has no room for its first turns: at later messages of the user, and at later
-    ones of the assistant behind the last of these."""
+    """Places at which a conversation can begin that has no room for its first turns: at later messages of the user, and
+    at later ones of the assistant behind the last of these."""
     users = [i for i, message in enumerate(messages) if message["role"] == "user"]
     last = users[-1] if users else -1
     answers = [i for i, message in enumerate(messages) if i > last and message["role"] == "assistant"]

@@ -263,6 +263,6 @@ class CompletionDialect:
 
 
 def mean_logprob(choice: Choice) -> float:
-    """How likely a choice is, by the mean over its tokens, the one of its end included."""
+    """Mean log-probability of a choice, over its tokens, the one of its end included."""
     found = [one.logprob for one in (*choice.logprobs, choice.end) if one is not None]
     return sum(found) / len(found) if found else 0.0

@@ -152,7 +152,8 @@ async def classify(exchange: Exchange) -> None:
 
 
 def probabilities(scores: NDArray[np.float32], are_logits: bool) -> NDArray[np.float64]:
-    """Of the scores of a classifier: their softmax, of one alone its sigmoid; those of decoders are softmaxed there."""
+    """Probabilities of a classifier's scores: their softmax, of one alone its sigmoid; those of decoders are softmaxed
+    there."""
     x = scores.astype(np.float64)
     if len(x) == 1:
         return 1 / (1 + np.exp(-x))

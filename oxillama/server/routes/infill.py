@@ -43,7 +43,7 @@ async def infill(exchange: Exchange) -> None:
 
 
 def read_infill(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
-    """What a request asks for. Raises ApiError."""
+    """Reads a request of `/infill`. Raises ApiError."""
     names = {"max_tokens": "n_predict"}
     exchange.reading.names = names
     engine = chosen.model.ready.engine
@@ -171,7 +171,7 @@ class LineWatch:
         return bool(self.why)
 
     def kept(self, piece: str) -> str:
-        """As much of the next piece as is before a line that is indented too little."""
+        """Part of the next piece that is before a line that is indented too little."""
         if self.why:
             return ""
         for i, letter in enumerate(piece):
@@ -252,7 +252,7 @@ class InfillDialect:
         return {"tokens_predicted": n, "tokens_evaluated": len(self.run.prompts[0])}
 
     def _final(self) -> Body:
-        """What the last event and a whole answer have beside the text."""
+        """Fields of the last event and of a whole answer beside the text."""
         choice, counts = self.choices[0], self._counts()
         kind = "word" if isinstance(choice.stop_reason, str) else "eos" if choice.reason == "stop" else "limit"
         if self._lines.why or (kind == "eos" and not self._ended_by_model()):

@@ -58,7 +58,7 @@ def listed(exchange: Exchange) -> Iterator[Body]:
 
 
 def entry(name: str, facts: Facts, digest: str, parent: str = "") -> Body:
-    """What lists say of a model."""
+    """Entry of a model in lists."""
     return {
         "name": tagged(name),
         "model": tagged(name),
@@ -111,7 +111,7 @@ async def show(exchange: Exchange) -> None:
 
 
 def shown(model: ServedModel, template: str | None, verbose: bool, tool_format: str | None = None) -> Body:
-    """What is told of one model. template, tool_format: of the server, in place of the model's. Raises LoadError."""
+    """Description of one model. template, tool_format: of the server, in place of the model's. Raises LoadError."""
     facts = facts_of(model, template, tool_format)
     if model.engine is not None:
         metadata: Body = dict(model.engine.engine.metadata)
@@ -140,7 +140,7 @@ def shown(model: ServedModel, template: str | None, verbose: bool, tool_format: 
 
 
 def parameters_of(chain: SamplerChain | None, context_size: int) -> list[tuple[str, str]]:
-    """What counts where a request's options say nothing else."""
+    """Parameters that count where a request's options say nothing else."""
     config = None if chain is None else chain.config
     sampling = [] if config is None else [(shown, f"{getattr(config, own):g}") for own, shown in _PARAMETERS.items()]
     return [("num_ctx", str(context_size)), *sampling]

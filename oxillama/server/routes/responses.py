@@ -62,7 +62,7 @@ async def responses(exchange: Exchange) -> None:
 
 
 def read_response(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
-    """What a request asks for. Raises ApiError."""
+    """Reads a request of responses. Raises ApiError."""
     return read_translated(read_as_chat(values, exchange.reading), exchange, chosen)
 
 

@@ -82,7 +82,7 @@ Expect = Callable[[Section], None]
 
 @dataclass
 class ArrayRows:
-    """ArrayRows `start` to `stop` of an array; `data` has the rows from `first` on, a base file the rows before.
+    """Rows `start` to `stop` of an array; `data` has the rows from `first` on, a base file the rows before.
 
     data: an array, or an object whose slices are arrays.
     """
@@ -128,7 +128,7 @@ class Contents:
 
 
 class _Gap:
-    """ArrayRows `start` to `stop` of an array, not found in any file so far. pieces: the rows after these, last first.
+    """Rows `start` to `stop` of an array, not found in any file so far. pieces: the rows after these, last first.
 
     begun: whether the first file has been searched. A file may have more rows than are wanted: in layers with a
     window, those that the window no longer reaches.
@@ -154,7 +154,7 @@ class _Gap:
 
 
 class SnapshotReader:
-    """SnapshotReader of a version 2 snapshot: header, table and state are checked at once, arrays when they are read.
+    """Reader of a version 2 snapshot: header, table and state are checked at once, arrays when they are read.
 
     digest: of the header, in hexadecimal; the header holds the digests of everything else in the file.
     """
@@ -248,7 +248,7 @@ class SnapshotReader:
         return {name: _Gap(*rows) for name, rows in self.ranges.items() if only is None or name in only}
 
     def _needed(self, gaps: dict[str, _Gap]) -> Generator[SnapshotReader]:
-        """This file, and its bases as long as rows are missing."""
+        """Readers of this file, and of its bases as long as rows are missing."""
         with closing(_chain(self)) as chain:
             for reader in chain:
                 yield reader

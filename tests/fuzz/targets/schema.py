@@ -188,7 +188,7 @@ def random_schema(draw, depth=0):
             found[k] = draw.choice(
                 ("null", "boolean", "number", "integer", "string", "array", "object", ["string", "null"])
             )
-        elif k in ("pattern",):
+        elif k == "pattern":
             found[k] = draw.choice(("a", "^a*$", "^[ab]{2}", "b$", "(a|b)c", "^(?=a).", "\\d+"))
         elif k == "format":
             found[k] = draw.choice(FORMATS)

@@ -294,7 +294,7 @@ def test_copies_and_blocks_of_a_repeat_are_the_same():
         rules.define(root, rules.repeat(item, least, most))
         grammar = Grammar.from_rules(rules, root)
         draw = random.Random(1)
-        for n in range(0, 330):
+        for n in range(330):
             text = b"".join(draw.choice((b"a", b"bc")) for _ in range(n))
             assert grammar.accepts(text) == (least <= n and (most is None or n <= most)), (least, most, n)
 
