@@ -131,4 +131,5 @@ def longest_turn(make):
     ('"' + "漢" * 12_000_000 + '"').encode(),
 ], ids=["integers", "strings", "escapes", "characters"])  # fmt: skip
 def test_other_threads_run_meanwhile(data):
-    assert min(longest_turn(tree(data).read) for _ in range(3)) < 1 / 3
+    """Once in several times: on a loaded machine the other thread may have no CPU when it could have the lock."""
+    assert any(longest_turn(tree(data).read) < 1 / 3 for _ in range(12))

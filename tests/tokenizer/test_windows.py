@@ -113,11 +113,15 @@ def held(make):
     return max(b - a for a, b in pairwise(marks))
 
 
-def share(make):
-    """The longest time of one call of compiled code, as a part of all; the better of two measurements."""
-    began = time.thread_time()
-    longest = min(held(make) for _ in range(2))
-    return longest / ((time.thread_time() - began) / 2)
+def yields(make):
+    """Whether no call of compiled code takes an eighth of all the time, once in several times: on a loaded machine the
+    other thread may have no CPU when it could have the lock."""
+
+    def share():
+        began = time.thread_time()
+        return held(make) / (time.thread_time() - began)
+
+    return any(share() < 1 / 8 for _ in range(8))
 
 
 @pytest.mark.parametrize(
@@ -127,11 +131,11 @@ def share(make):
 def test_other_threads_run_meanwhile(name, text, monkeypatch):
     monkeypatch.setenv(bpe.PARALLELISM, "false")
     vocab, long = built(name), text * (1_000_000 // len(text))
-    assert share(lambda: vocab.encode(long)) < 1 / 8
+    assert yields(lambda: vocab.encode(long))
 
 
 def test_control_tokens_are_looked_for_one_at_a_time():
     meta = byte_level(MERGES, tuple(f"<t{i}>" for i in range(3000)), "qwen2")
     meta[P + "token_type"][-3000:] = [4] * 3000
     vocab, text = make(meta), "a < b " * 70_000  # what begins all of them
-    assert share(lambda: list(vocab._partition_user(text))) < 1 / 8
+    assert yields(lambda: list(vocab._partition_user(text)))
