@@ -165,7 +165,7 @@ def _checked_biases(name: str, biases: Any) -> Biases:
 
 
 def _checked_texts(name: str, given: Any, most: int, longest: int) -> Texts:
-    """At most `most` strings or lists of token ids, each of 1 to `longest` characters or tokens."""
+    """Checks at most `most` strings or lists of token ids, each of 1 to `longest` characters or tokens."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise ConfigError(f"{name} must be a list of strings, not {given!r}")
     checked: list[str | tuple[int, ...]] = []
@@ -199,7 +199,7 @@ def _allowed(name: str, ids: Any) -> tuple[int, ...]:
 @settings()
 @dataclass(frozen=True, slots=True)
 class SamplerConfig:
-    """How the next token is chosen. Every field is a keyword of `generate`, `stream` and `chat`.
+    """Settings of sampling. Every field is a keyword of `generate`, `stream` and `chat`.
 
     A call that gives no `sampler` takes the fields that it doesn't give from `Engine.sampling_defaults`: those that the
     model's file recommends, and else the ones here. With temperature=0 in the call, its penalties are those that the

@@ -266,7 +266,7 @@ cdef class JsonTree:
         return self._long_string(start)
 
     cdef Py_ssize_t _plain_end(self, Py_ssize_t at) noexcept nogil:
-        """Where the first byte stands that ends a string, or is an escape or a control character."""
+        """Place of the first byte that ends a string, or is an escape or a control character."""
         while at < self._n and self._text[at] != c'"' and self._text[at] != c'\\' and self._text[at] >= 32:
             at += 1
         return at

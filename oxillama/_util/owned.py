@@ -57,7 +57,7 @@ class _Share(Generic[V]):
 
 
 class _Content(Generic[V]):
-    """What a cache holds, with its sums; used by one thread at a time. Nothing in it refers back to what holds it.
+    """Entries of a cache, with their sums; used by one thread at a time. Nothing in it refers back to what holds it.
 
     ranks: heap with the largest share first, and among equals the one that wasn't used for the longest time. The rank
     that a share refers to is the true one or comes before it; others are out of date. watched: entries to be measured
@@ -169,7 +169,7 @@ class _Content(Generic[V]):
         return share.rank
 
     def _order(self, share: _Share[V]) -> tuple[float, int]:
-        """Of what all may have, the part that a share has, less than zero; and its last use."""
+        """Rank of a share: the part that it has of what all may have, less than zero; and its last use."""
         part = len(share.entries) / self.whole.entries + share.n_bytes / self.whole.n_bytes
         return -part, share.used
 

@@ -34,7 +34,8 @@ T = TypeVar("T")
 
 
 def members(those: Iterable[T]) -> list[T]:
-    """What is alive of a weak set, or of the values of a weak dictionary, that other threads may add to and free from.
+    """Lists the live members of a weak set, or values of a weak dictionary, that other threads may add to and free
+    from.
 
     Python raises RuntimeError if one does in the midst of an iteration; then it begins anew.
     """

@@ -14,8 +14,8 @@ MAX_LINKS = 40  # as Linux follows
 
 
 def owner_fault(info: os.stat_result, owners: Collection[int] = ()) -> str | None:
-    """What lets others write a file or folder; None if it is of this process's user, of root or of one of `owners`, and
-    no other user can write to it."""
+    """Says how others could write a file or folder; None if it is of this process's user, of root or of one of
+    `owners`, and no other user can write to it."""
     if info.st_uid not in (os.geteuid(), 0, *owners):
         return f"it belongs to another user (uid {info.st_uid})"
     if info.st_mode & OTHERS:

@@ -45,7 +45,7 @@ class Render(Protocol):
 
 
 class Capabilities:
-    """What a template can print. Each is found when it is asked for, and kept in `known`.
+    """Abilities of a template: what it prints. Each is found when it is asked for, and kept in `known`.
 
     render: the template's output. known: answers so far, of the same template.
     """
@@ -97,7 +97,7 @@ class Capabilities:
 
     @property
     def wrong_arguments(self) -> WrongArguments:
-        """How a call is shown whose arguments are no JSON object: by their text as it is ("text"), by an object that
+        """Form of a call whose arguments are no JSON object: by their text as it is ("text"), by an object that
         has it ("object"), by the text as a string of JSON ("string"), or not at all ("")."""
         return self._kept("wrong_arguments", self._find_wrong_arguments)
 
@@ -118,7 +118,7 @@ class Capabilities:
 
     @property
     def reasoning_frame(self) -> tuple[str, str] | None:
-        """What stands between a question and the reasoning of its answer, and what between reasoning and content, as
+        """Texts between a question and the reasoning of its answer, and between reasoning and content, as
         the template has it beside calls; None if it has no reasoning there."""
         return self._kept("reasoning_frame", self._find_reasoning_frame)
 

@@ -80,7 +80,7 @@ class Charging(NodeTransformer):
         return self._wrap(node, SLICED) if isinstance(node.arg, nodes.Slice) else node
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        """Of two values that are compared, the second is charged; a constant bounds what is read of the first."""
+        """Charges the second of two values that are compared; a constant bounds what is read of the first."""
         self.generic_visit(node)
         before: nodes.Node = node.expr
         for operand in node.ops:

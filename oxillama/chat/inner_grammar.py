@@ -51,7 +51,7 @@ class InnerCalls:
             text.then(self.parts.rules.seq((calls, end)), at_line=opening.at_line)
 
     def lazy(self, names: list[str], parallel: bool) -> Iterator[int]:
-        """Such calls from what opens them on, perhaps with the line break before it."""
+        """Expressions of such calls from what opens them on, perhaps with the line break before it."""
         for opening, calls in self.expressions(names, parallel):
             line = self.parts.maybe(self.parts.text("\n"))
             yield self.parts.rules.seq((line, calls)) if opening.at_line else calls

@@ -105,7 +105,8 @@ class InnerMarks:
         return fits(self._cursor.text[start:end], shape, self._schemas)
 
     def behind(self, start: int) -> int:
-        """Where to look for marks behind the place of one that opens no call: not within JSON that is text."""
+        """Place from which to look for marks behind the place of one that opens no call: not within JSON that is
+        text."""
         return max(start + 1, self._json[1]) if self._json[0] == start else start + 1
 
     def past_closers(self, closers: tuple[str, ...]) -> Reading:

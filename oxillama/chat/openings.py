@@ -165,7 +165,7 @@ def _behind_name(shape: Tagged, call_end: str, tagged: bool) -> tuple[tuple[Patt
 
 
 def _middle(middle: Pattern, tagged: bool) -> tuple[Pattern, ...]:
-    """What stands between a name and its arguments: up to its first mark, or its first text behind a mark."""
+    """Pattern between a name and its arguments: up to its first mark, or its first text behind a mark."""
     found: list[str | Hole] = []
     for part in middle:
         text = part if isinstance(part, str) else ""
@@ -184,7 +184,7 @@ def _closing(calls: CallFormat) -> str:
 
 
 def _json_head(shape: JsonCall) -> tuple[Pattern, Pattern] | None:
-    """What stands in a JSON object before the name, and behind it up to the arguments; None for another order."""
+    """Patterns in a JSON object before the name, and behind it up to the arguments; None for another order."""
     if shape.name_is_key:
         return ('{ "',), ('" : {',)
     kinds = [kind for _, kind, _ in shape.keys]

@@ -126,7 +126,7 @@ def _as_text(messages: Sequence[Message]) -> list[Message]:
 
 
 def _as_text_alone(messages: Sequence[Message]) -> list[Message]:
-    """The same, with the system's messages in those of the user."""
+    """Messages with the system's in those of the user."""
     return _taking_turns(without_system(_as_text(messages)))
 
 
@@ -142,7 +142,7 @@ def _plain(message: Message) -> Message:
 
 
 def _as_user(result: Message) -> Message:
-    """What a tool gave, as the user's message."""
+    """Result of a tool as the user's message."""
     content = result["content"]
     text = content if isinstance(content, str) else joined(content)
     return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}

@@ -147,7 +147,7 @@ def _read_value(cursor: Cursor, calls: CallFormat, ends: ValueEnds, kind: Kind, 
 
 
 def _behind_json(cursor: Cursor, ends: ValueEnds, start: int) -> Generator[None, None, int]:
-    """From where to search for the end of a value that is no text: JSON may hold marks in its strings."""
+    """Place from which to search for the end of a value that is no text: JSON may hold marks in its strings."""
     state, end = yield from scan_json(cursor, start)
     if state != "whole":
         return start

@@ -49,7 +49,7 @@ def spaces_from(cursor: Cursor, at: int) -> Generator[None, None, int]:
 
 
 def held(text: str, start: int, heads: tuple[str, ...]) -> int:
-    """Where the part of a text behind `start` begins that may be the beginning of a mark."""
+    """Start of the part of a text behind `start` that may be the beginning of a mark."""
     longest, beginnings = _beginnings(heads)
     for place in range(max(start, len(text) - longest), len(text)):
         if text[place:] in beginnings:
@@ -85,8 +85,8 @@ def scan_json(cursor: Cursor, start: int) -> Generator[None, None, tuple[str, in
 
 
 def end_of_closed(cursor: Cursor, start: int, mark: str) -> Generator[None, None, tuple[bool, int, int]]:
-    """Of JSON objects from a place on, or a list: whether a closing mark stands behind them, where they end, and where
-    that is known. JSON that the end of the text cuts off has no such mark.
+    """Reads JSON objects from a place on, or a list: whether a closing mark stands behind them, where they end, and
+    where that is known. JSON that the end of the text cuts off has no such mark.
     """
     at = behind = start
     while True:
@@ -104,7 +104,7 @@ def end_of_closed(cursor: Cursor, start: int, mark: str) -> Generator[None, None
 
 
 class ToolEnds:
-    """What ends the values in calls of several tools, found when it is first asked for.
+    """Ends of the values in calls of several tools, found when they are first asked for.
 
     closers: marks that may be left over behind a call. schemas: of the tools' arguments.
     """
@@ -179,7 +179,7 @@ class ValueEnds:
         return found or self._anywhere.search(text, max(at, start))
 
     def search_again(self, text: str, start: int, at: int) -> int:
-        """From which place to search when there is more text."""
+        """Place from which to search when there is more text."""
         return max(at, start, len(text) - max(map(len, self.start_heads)) + 1)
 
     def held(self, text: str, start: int) -> int:
@@ -189,7 +189,7 @@ class ValueEnds:
         return start if any(head.startswith(rest) for head in self.start_heads) else place
 
     def decide(self, cursor: Cursor, found: "re.Match[str]", start: int) -> Generator[None, None, Stop | int]:
-        """Where the value ends, if this mark ends it; else the place from which to search on."""
+        """End of the value, if this mark ends it; else the place from which to search on."""
         at = found.start()
         if found.lastgroup == "own":
             end = yield from past_any(cursor, (self._value_end,), at)
@@ -247,8 +247,8 @@ class ValueEnds:
         return any(mark.startswith(rest) for mark in (self._begin, *self._parts, *self._closings))
 
     def follows(self, cursor: Cursor, at: int) -> Generator[None, None, tuple[str, int]]:
-        """What stands behind an argument, and where: "argument", "end" of the call or of the text, or "" for anything
-        else. Marks of the end of arguments before it don't count."""
+        """Kind of what stands behind an argument, and its place: "argument", "end" of the call or of the text, or ""
+        for anything else. Marks of the end of arguments before it don't count."""
         while True:
             at = yield from spaces_from(cursor, at)
             if at == len(cursor.text):

@@ -26,7 +26,7 @@ _SYNTAX = re.compile(r"[\\^$.*+?()\[\]{}|/]")
 
 @dataclass(frozen=True, slots=True)
 class ValueMarks:
-    """What ends a value that isn't closed.
+    """Marks that end a value that isn't closed.
 
     tight: a mark ends it anywhere, not only where a line begins. begin, key_end: what stands around the key of another
     argument. call_end, opened: the first mark of the call's end, and those that open another call. next_call: all marks
@@ -42,7 +42,7 @@ class ValueMarks:
 
     @property
     def first(self) -> tuple[str, ...]:
-        """What the marks begin with that end a value."""
+        """Beginnings of the marks that end a value."""
         return (self.begin, self.call_end) if self.call_end else (self.begin,)
 
     def absent(self, names: list[str], ends: list[str], begin: str = "") -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def _next_call(calls: CallFormat, opened: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _openings(calls: CallFormat) -> list[str]:
-    """What opens another call."""
+    """Marks that open another call."""
     inner = [opening.before for opening in inner_openings(calls)]
     patterns: list[Pattern] = [calls.opening, calls.call_begin, (calls.separator,), *inner]
     return [pattern[0].lstrip() for pattern in patterns if pattern and isinstance(pattern[0], str)]

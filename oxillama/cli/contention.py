@@ -17,7 +17,7 @@ MOST_OTHERS, MOST_STOLEN, LEAST_SHARE = 0.1, 0.05, 0.7
 
 @dataclass(frozen=True)
 class Contention:
-    """What was taken meanwhile; None where it is unknown.
+    """Load of the machine during a measurement; None where it is unknown.
 
     load: threads of all programs that wanted to run in the last minute. hardware: hardware threads that this process
     may use. quota: cores that the control groups allow. others: part of these hardware threads' time that other
@@ -63,7 +63,7 @@ class Watch:
         self._began, self._own, self._thread = time.perf_counter(), time.process_time(), time.thread_time()
 
     def end(self) -> Contention:
-        """What was taken since it was made, to be asked by the thread that made it."""
+        """Ends the measurement, in the thread that began it, and returns what other programs took meanwhile."""
         wall = max(time.perf_counter() - self._began, 1e-9)
         own, thread, times = time.process_time() - self._own, time.thread_time() - self._thread, _times(self._root)
         cpus = _allowed(self._root)

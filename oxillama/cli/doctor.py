@@ -45,7 +45,7 @@ HARMLESS: dict[str, tuple[int, str, str]] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found. change: what to do about it, empty if nothing; broken: oxillama doesn't work here.
+    """Result of a check. change: what to do about it, empty if nothing; broken: oxillama doesn't work here.
 
     values: the same as numbers and texts, for `--json`.
     """
@@ -251,7 +251,7 @@ def _raised(limit: machine.Limit, least: int, _: str, flag: str) -> str:
 
 
 def bandwidth(seconds: float, root: str | Path = "/") -> Finding:
-    """How fast weights can be read, which bounds decoding, and whether the figures are of the machine alone."""
+    """Checks how fast weights can be read, which bounds decoding, and whether the figures are of the machine alone."""
     found = machine.read_speed(seconds, default_threads(root).n, MemoryPressureProbe(root).read().available, root)
     if found is None:
         return Finding("bandwidth", "not measured: too little memory is available")

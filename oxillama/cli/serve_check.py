@@ -46,7 +46,7 @@ def report(config: ServerConfig, described: list[dict[str, Any]]) -> dict[str, A
 
 
 def _files(config: ServerConfig, template: str | None) -> dict[str, str]:
-    """What the files and folders of the settings hold, by the names of the settings."""
+    """Descriptions of the files and folders that settings name, by the names of the settings."""
     users, admins = keys_of(config)
     found = {
         "api_key_file": f"{len(users) - bool(config.api_key)} keys",
@@ -94,7 +94,7 @@ def _plain(value: Any) -> Any:
 
 
 def _facts(file: gguf.GGUFFile, config: EngineConfig) -> dict[str, Any]:
-    """What a model's file holds, and the size of the context. Raises LoadError for what can't be loaded."""
+    """Facts of a model's file, and the size of the context. Raises LoadError for what can't be loaded."""
     if isinstance(config.rope, RopeConfig):
         file.override(config.rope.metadata(file.metadata.arch))
     spec = read_model_spec(file)
@@ -106,7 +106,7 @@ def _facts(file: gguf.GGUFFile, config: EngineConfig) -> dict[str, Any]:
 
 
 def _adapter(path: str, file: gguf.GGUFFile) -> dict[str, Any]:
-    """What an adapter holds. Raises LoadError and its children for one that can't be read, or is for another model."""
+    """Facts of an adapter. Raises LoadError and its children for one that can't be read, or is for another model."""
     lora = Lora.load(path)
     lora.changes(read_model_spec(file))
     return {"path": path, "rank": lora.rank, "tensors": len(lora.names)}

@@ -50,7 +50,7 @@ def _asked(options: dict[str, Any]) -> tuple[list[Mapping[str, Any]], Mapping[st
 
 
 def _arguments(function: Mapping[str, Any] | None, *, asked: bool) -> LlamaGrammar:
-    """What a call's arguments are held to: any object of a function that isn't known, or that no grammar can hold.
+    """Grammar of a call's arguments: any object of a function that isn't known, or that no grammar can hold.
 
     Raises GrammarError for one that can't be held and is asked for by its name.
     """

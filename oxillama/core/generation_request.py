@@ -161,7 +161,7 @@ class ControlStopMatcher:
 
 
 class TextStream(Protocol):
-    """What makes text of tokens, whole characters at a time; `tokenizer.TokenStream` is one.
+    """Detokenizer of a stream, by whole characters; `tokenizer.TokenStream` is one.
 
     pending: bytes of a character that is not finished.
     """
@@ -251,20 +251,21 @@ class GenerationRequest(Request):
 
     @property
     def usage(self) -> Usage:
-        """How many tokens it has taken so far."""
+        """Numbers of tokens that the request has taken so far."""
         n_given = self.n_prompt - self.n_filling
         n_new = len(self.sequence.tokens) - self.n_prompt
         n_reasoning = 0 if self.reading is None else self.reading.n_reasoning
         return new_usage(n_given, n_new, min(self.sequence.n_cached or 0, n_given), n_reasoning)
 
     def progress(self) -> dict[str, Any]:
-        """How far it has come, beside tokens and sampler, as plain data."""
+        """Progress of the request, beside tokens and sampler, as plain data."""
         held, pending = self._stops.held, self._stream.pending.hex()
         shown = {"n_shown": self._n_shown, "held": held, "utf8": pending, "echo": self._echo}
         return {"number": self.number, "limit": self._limit, **shown}
 
     def go_on(self, drawn: list[int], sampler: Mapping[str, Any], *, finished: bool) -> None:
-        """As another one was that had drawn these tokens, and shown what of their text it could; all if it finished.
+        """Restores the state that a request had after drawing `drawn`, with the text that it had shown; all if it
+        finished.
 
         sampler: the state of its sampler. Raises ConfigError for a damaged one, GrammarError if tokens don't fit.
         """
@@ -370,7 +371,7 @@ class GenerationRequest(Request):
         return reason
 
     def _last_stop(self) -> tuple[str, bool]:
-        """What stop strings hold back at the end, with the token that ended the text and isn't part of it."""
+        """Text that stop strings hold back at the end, with the token that ended the text and isn't part of it."""
         text, token = "", self.stop_reason
         last = len(self.sequence.tokens) + 1
         if isinstance(token, int) and token not in self._kept_ids and last > self._stops_after:

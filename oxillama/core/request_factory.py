@@ -50,7 +50,7 @@ WATCHED = 16  # whose sizes are looked at again at each use: masks are made whil
 
 
 class GrammarCache:
-    """What the texts of one engine are held to, over its vocabulary."""
+    """Cache of the grammars that texts of one engine are held to, over its vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -119,7 +119,7 @@ class GrammarCache:
         return Grammar.from_regex(source) if kind == "regex" else Grammar.from_choices(source)
 
     def _framed(self, kind: str, source: Any, mode: SchemaMode, tools: ToolUse) -> Grammar:
-        """The same of what stands behind reasoning, and in the frame of a chat format."""
+        """Grammar of what stands behind reasoning, and in the frame of a chat format."""
         if kind == "json_schema":
             return tools.constrained(self._tokenizer, source, None, mode)
         if kind == "grammar":
@@ -134,7 +134,7 @@ class GrammarCache:
         self._faults.clear()
 
     def _found(self, owner: str | None, known: Hashable, make: Callable[[], HeldText]) -> HeldText:
-        """What is kept for an owner, made if it isn't there. What can't be made leaves nothing behind."""
+        """Looks up what is kept for an owner, made if it isn't there. What can't be made leaves nothing behind."""
         held = self._kept.find(owner, known)
         return self._kept.put(owner, known, make()) if held is None else held
 
@@ -193,17 +193,17 @@ class RequestFactory:
         return self._grammars.fault(kind, source, owner)
 
     def text_of(self, tokens: list[int]) -> str:
-        """What follows a prompt, as text."""
+        """Text of tokens that follow a prompt."""
         stream = self._tokenizer.stream(skip_special=True)
         return "".join(map(stream.push, tokens)) + stream.flush()
 
     def plain_sampler(self, chain: SamplerChain, end_ids: Iterable[int] = ()) -> Sampler:
-        """At the beginning of a text that these tokens end, whatever the prompt."""
+        """Sampler at the beginning of a text that these tokens end, whatever the prompt."""
         grammar = self._grammars.state(chain.config)
         return Sampler(chain, scratch=self._scratch, grammar=grammar, spelling=self._spelling, end_ids=end_ids)
 
     def sampler(self, chain: SamplerChain, prompt: list[int], processors: Iterable[LogitsProcessor]) -> Sampler:
-        """At the beginning of a text after a prompt, to be used by one thread beside the engine's steps.
+        """Sampler at the beginning of a text after a prompt, to be used by one thread beside the engine's steps.
 
         Raises ConfigError for token ids that the model doesn't have, GrammarError.
         """
@@ -230,7 +230,7 @@ class RequestFactory:
     def _sampler(
         self, ids: list[int], options: TextOptions, end_ids: Collection[int], leader: GenerationRequest | None
     ) -> Sampler:
-        """That of a request for text after `ids`; completions of one prompt have the masks of the first."""
+        """Sampler of a request for text after `ids`; completions of one prompt have the masks of the first."""
         chain, tools = options.chain, options.tool_use
         memory = SamplerState(chain.config, ids, self._tokenizer.token_bytes)
         if chain.constrained or tools is not None:
@@ -275,7 +275,7 @@ class RequestFactory:
         return (ids, dict(fields)) if self._source is None else self._source.place(ids, fields)
 
     def limit(self, name: str, n_prompt: int, max_tokens: int | None) -> int:
-        """How many tokens may be generated. Raises ContextOverflowError if the prompt leaves no room for one."""
+        """Number of tokens that may be generated. Raises ContextOverflowError if the prompt leaves no room for one."""
         room = self._context_size - n_prompt
         if room < (max_tokens != 0):
             output = ", which must also hold the output" if max_tokens != 0 else ""
@@ -298,7 +298,7 @@ class RequestFactory:
             self._drafts.speculation(drafts)
 
     def requests(self, prompts: Named, options: TextOptions, outbox: ResultQueue) -> list[GenerationRequest]:
-        """Those for each (name, prompt), one after another."""
+        """Requests for each (name, prompt), one after another."""
         made: list[GenerationRequest] = []
         for name, prompt in prompts:
             ids = self.ids(name, prompt)
@@ -314,7 +314,7 @@ class RequestFactory:
         self, ids: list[int], options: TextOptions, outbox: ResultQueue, *, name: str = "prompt", index: int = 0,
         echo: str = "", **held: Any,
     ) -> list[GenerationRequest]:  # fmt: skip
-        """As many requests for text after `ids` as are wanted; the first computes the prompt for all.
+        """Makes as many requests for text after `ids` as are wanted; the first computes the prompt for all.
 
         `index`: of the first, which also gets `held`. `echo`: what stands before each text.
         """
@@ -328,7 +328,7 @@ class RequestFactory:
     def _stops(
         self, options: TextOptions, end_ids: Collection[int], shown: Collection[int]
     ) -> tuple[StopMatcher | ControlStopMatcher, tuple[int, ...]]:
-        """Of the stop strings, and the tokens that end a text and stay in it.
+        """Matcher of the stop strings, and of the tokens that end a text and stay in it.
 
         shown: control tokens whose text is shown.
         """

@@ -119,7 +119,7 @@ class Runner:
         return sum(n * size for n, size in zip(numbers, self.arrays.id_bytes, strict=True))
 
     def paging_counts(self) -> Mapping[str, float]:
-        """What the pager did, and its budget; nothing without one."""
+        """Counts of the pager, and its budget; nothing without one."""
         return {} if self.pager is None else self.pager.counts()
 
     def memory_bytes(self) -> dict[str, int]:
@@ -164,7 +164,7 @@ class RunnerProtocol(Protocol):
 
 
 class ClosedRunner:
-    """In a closed engine: the model's memory is free."""
+    """Runner of a closed engine: the model's memory is free."""
 
     num_threads = 0
 
@@ -180,7 +180,7 @@ class ClosedRunner:
         return {}
 
     def check_files(self) -> None:
-        """There are none."""
+        """Checks nothing: there are no files."""
 
     def paging_counts(self) -> Mapping[str, float]:
         return {}
@@ -232,7 +232,7 @@ def next_plan(
 def execute_plan(
     runner: RunnerProtocol, plan: Sequence[tuple[Work, int]], poll: Poll | None, *, hidden: bool = False
 ) -> list[Any] | None:
-    """What the owners of the sequences want of the model for their next n tokens, in the order of the plan: rows, the
+    """Computes a plan for the owners of its sequences and their next n tokens, in its order: for each rows, the
     likeliest token, or None where a prompt is not computed yet (`divide`).
 
     None if poll raised StepAbandoned. No state has changed in any case: that is for `Scheduler.advance`. hidden: rows

@@ -42,7 +42,7 @@ _HARMONY = (BEGIN, MESSAGE, MESSAGE_END, "<|start|>", "<|constrain|>", "<|call|>
 
 
 class HeldText(NamedTuple):
-    """What a text is held to.
+    """Grammar that a text is held to.
 
     grammar: of the text, or of its calls of tools. triggers: texts that put it in force; none: it always is. free: the
     tools whose arguments may be any object, each with the reason why no grammar can hold them.
@@ -125,7 +125,7 @@ class ToolUse:
         return self._marks is not None or form.harmony or form.calls is not None or bool(form.frame.content_begin)
 
     def grammar(self, tokenizer: Tokenizer, mode: SchemaMode = "generate") -> HeldText:
-        """What calls are held to. mode: as `JsonSchemaCompiler.compile` has it, for the arguments.
+        """Grammar of calls. mode: as `JsonSchemaCompiler.compile` has it, for the arguments.
 
         A tool whose arguments no grammar can hold is free, and the others are held. Raises GrammarError if such a tool
         is asked for: by a choice that isn't "auto", or as `strict`.
@@ -190,7 +190,7 @@ class ToolUse:
     def constrained(
         self, tokenizer: Tokenizer, schema: Any, rules: tuple[RuleSet, int] | None, mode: SchemaMode
     ) -> Grammar:
-        """What an answer is held to whose content fits a schema, or these rules, behind its reasoning."""
+        """Grammar of an answer whose content fits a schema, or these rules, behind its reasoning."""
         return self._form.grammar(
             json_schema=schema,
             constraint=rules,
@@ -244,7 +244,7 @@ class ToolUse:
 
 
 def warnings_of(use: ToolUse, held: HeldText | None) -> list[str]:
-    """What a completion says of its tools: how they are shown, and those whose arguments may be any object."""
+    """Warnings of a completion about its tools: how they are shown, and those whose arguments may be any object."""
     found = [use.note] if use.note else []
     for name, reason in () if held is None else held.free:
         reason = reason.removeprefix(f"the parameters of the tool {name!r}: ")
@@ -302,9 +302,9 @@ def tool_use_of(
     thinks: bool = True,
     note: str = "",
 ) -> ToolUse | None:
-    """What `Engine.chat` does with these options: None if there is nothing to find. make: gives the template's format.
-    begun: gives the end of the prompt, which the answer goes on from. thinks: False if that is behind the reasoning,
-    whether or not the prompt has it. note: of the `ToolUse`.
+    """Reading of tools that these options of `Engine.chat` ask for: None if there is nothing to find. make: gives the
+    template's format. begun: gives the end of the prompt, which the answer goes on from. thinks: False if that is
+    behind the reasoning, whether or not the prompt has it. note: of the `ToolUse`.
 
     Raises ConfigError for wrong options and descriptions, ToolFormatError if the template doesn't tell the format.
     """

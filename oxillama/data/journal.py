@@ -182,7 +182,7 @@ class Journal:
         return start, len(data)
 
     def value(self, key: Key) -> Any:
-        """What a finished row has. Raises KeyError for one that isn't there, ConfigError if the file was changed."""
+        """Value of a finished row. Raises KeyError for one that isn't there, ConfigError if the file was changed."""
         found = self._found(key)
         if found is None:
             raise KeyError(key)
@@ -226,7 +226,8 @@ def _opened(path: str) -> FileIO:
 
 
 def _descriptor(path: str) -> int:
-    """Of a regular file, which is made if there is none. Raises ConfigError for anything else, which isn't opened."""
+    """Descriptor of a regular file, which is made if there is none. Raises ConfigError for anything else, which isn't
+    opened."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with contextlib.suppress(FileNotFoundError):
         _check_file(path, os.lstat(path))

@@ -72,7 +72,7 @@ def read_requests(source: SameFile) -> Iterator[Request]:
 
 
 def count_requests(source: SameFile, folder: str) -> int:
-    """How many requests a file has. folder: for a file that remembers their names meanwhile.
+    """Counts the requests of a file. folder: for a file that remembers their names meanwhile.
 
     Raises ConfigError, which names the line, for one that is no request, or has the name of another; OSError.
     """

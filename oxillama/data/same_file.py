@@ -19,7 +19,7 @@ _KINDS = {
 
 
 def kind_of(found: os.stat_result) -> str:
-    """What a name stands for: "a file", "a folder", "a pipe"."""
+    """Name for the kind of a file: "a file", "a folder", "a pipe"."""
     return _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
 
 

@@ -72,7 +72,7 @@ class StepTimeModel:
 
     @property
     def level(self) -> float:
-        """How slow the machine is: the seconds of something are its cost times this."""
+        """Seconds of a unit of cost on this machine now: the seconds of something are its cost times this."""
         if not self._near:
             return 1.0
         rows, seconds = self._near[-1]

@@ -43,11 +43,11 @@ class OwnerShares:
         self._work.clear()
 
     def charge(self, owner: Hashable, work: float) -> None:
-        """So much of a step is done for this owner."""
+        """Adds work of a step that is done for this owner."""
         self._work[owner] = self._work.get(owner, 0.0) + work
 
     def work(self, owner: Hashable) -> float:
-        """What was done for an owner, on the scale of those that are live."""
+        """Work that was done for an owner, on the scale of those that are live."""
         return self._work.get(owner, 0.0)
 
     def order(self, owners: Iterable[Hashable]) -> list[Hashable]:

@@ -80,7 +80,7 @@ class PrefillThrottle:
         self._left = (1.0 if equal else USED_SHARE) * (self._decode_seconds + MAX_DECODE_WAIT_MS / 1000)
 
     def beside(self, n_decode: int) -> None:
-        """So many decoding sequences take part in the step; `begin` may have expected more."""
+        """Corrects the number of decoding sequences in the step; `begin` may have expected more."""
         if self.decodes:  # of fewer sequences a step takes less, but no less than their part of it
             self._decode_seconds = median([s * min(1.0, n_decode / n) for n, s in self.decodes])
 
@@ -104,7 +104,7 @@ class PrefillThrottle:
         return fitting
 
     def take(self, n: int, depth: int) -> None:
-        """So many tokens of a prompt are in the step."""
+        """Counts tokens of a prompt that are in the step."""
         self.n_taken += n
         self._depths += n * depth
         self._left -= n * self._seconds(depth)

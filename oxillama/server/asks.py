@@ -38,7 +38,7 @@ _STRUCTURED = {"json": "json_schema", "regex": "regex", "choice": "choices", "gr
 
 @dataclass
 class Ask:
-    """What is to be generated.
+    """Texts that are to be generated.
 
     messages: a conversation; None where `prompts` are given, texts or token ids. options: keywords of the engine's
     `chat` or `stream`. n: choices for each prompt. constraint: the field of the request that says what the text must
@@ -95,7 +95,7 @@ class Run:
         self._call = Call(self.core, self.requests, self.outbox, self._bell)
 
     async def next(self) -> list[tuple[int, Chunk]]:
-        """What steps of the model gave since the last call: (index of the choice, chunk) of each; none after the last.
+        """Results of the model's steps since the last call: (index of the choice, chunk) of each; none after the last.
 
         Raises ApiError when its time is over, and for a request that can't be gone on with.
         """
@@ -163,7 +163,7 @@ def _made(ask: Ask) -> Run:
 
 
 def request_error(error: Exception, ask: Ask, room: int = 0) -> ApiError | None:
-    """What an error of the engine says of a request, with the field that it is about; None if it says nothing."""
+    """Error of a request that an error of the engine means, with its field; None if it says nothing of the request."""
     if isinstance(error, GrammarError):
         return grammar_error(error, ask)
     found = api_error(error, room)
@@ -195,7 +195,7 @@ def _bounded(ask: Ask, prompts: list[list[int]]) -> dict[str, Any]:
 
 
 def grammar_error(error: GrammarError, ask: Ask) -> ApiError:
-    """What a grammar that can't be compiled is: with the field that it comes from."""
+    """Makes the error of a grammar that can't be compiled, with the field that it comes from."""
     field_name = ask.constraint or "tools"
     schema = field_name in ("response_format", "json_schema", "structured_outputs.json", "tools", "text.format")
     return bad_value(field_name, f"{field_name}: {error}", "invalid_json_schema" if schema else "invalid_grammar")
@@ -261,7 +261,7 @@ def _as_engine(name: str, value: Any) -> Any:
 
 
 def _constraint(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """What the text must follow, as a keyword, and the field that says so."""
+    """Reads the constraint of the text, as a keyword, and the field that says so."""
     given = [(name, {keyword: values[name]}) for name, keyword in _FORMS.items() if name in values]
     structured = values.get("structured_outputs", {})
     given += [(f"structured_outputs.{n}", {k: structured[n]}) for n, k in _STRUCTURED.items() if n in structured]

@@ -49,7 +49,7 @@ class Key:
 
     @property
     def owner(self) -> str:
-        """Whose requests share places, threads and steps: a key's, or those of an address where there is no key."""
+        """Owner whose requests share places, threads and steps: a key, or an address where there is no key."""
         return f"admin {self.name}" if self.is_admin else f"peer {self.peer}" if self.peer else f"key {self.name}"
 
 
@@ -122,7 +122,7 @@ def _limits(place: str, words: list[str]) -> dict[str, int]:
 
 
 def keys_of(config: ServerConfig) -> tuple[Keys, Keys]:
-    """Those of users, and of administrators. Raises ConfigError."""
+    """Keys of users, and of administrators. Raises ConfigError."""
     users = read_keys(config.api_key_file) if config.api_key_file else {}
     if config.api_key:
         users[digest_of(config.api_key)] = Key("default")
@@ -173,7 +173,7 @@ def check_origin(headers: Mapping[str, str], config: ServerConfig) -> str | None
 
 
 def cors_headers(headers: Mapping[str, str], method: str, config: ServerConfig) -> dict[str, str]:
-    """What lets a page of another site that is configured read the answer."""
+    """Headers that let a page of another site that is configured read the answer."""
     origin = headers.get("origin")
     if origin is None or origin not in config.cors_origin:
         return {"vary": "Origin"} if config.cors_origin else {}

@@ -35,7 +35,7 @@ def new_id(prefix: str = "") -> str:
 
 
 class Tally:
-    """What an exchange used, for the log and the metrics. failed: code of an error that ended a stream."""
+    """Usage of an exchange, for the log and the metrics. failed: code of an error that ended a stream."""
 
     def __init__(self) -> None:
         self.model = "-"
@@ -141,7 +141,7 @@ class Exchange:
             self.abort()
 
     def summary(self) -> dict[str, Any]:
-        """What is known of it, for administrators: nothing of its content."""
+        """Facts of the exchange for administrators: nothing of its content."""
         seconds = time.perf_counter() - self.began
         return {"id": self.id, "key": self.key.name, "path": self.path, "model": self.tally.model, "seconds": seconds}
 
@@ -154,7 +154,8 @@ class Exchange:
 
     @property
     def on_half_closed(self) -> list[Callable[[], None]]:
-        """Of the connection; of one that the server can't watch so, nothing ever calls them."""
+        """Functions to call when the client shuts its side down; never called where the server can't watch the
+        connection."""
         found: list[Callable[[], None]] = self.scope.get("state", {}).get("on_half_closed", [])
         return found
 

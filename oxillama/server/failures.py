@@ -13,7 +13,7 @@ log = logging.getLogger("oxillama")
 
 
 def failure(error: Exception, exchange: Exchange) -> ApiError:
-    """What an error is over HTTP; one that nothing is known of is logged, and said without its content. No answer tells
+    """Translates an error into one over HTTP; an unknown one is logged, and said without its content. No answer tells
     where the server has its files."""
     models = exchange.service.models
     found = api_error(error)

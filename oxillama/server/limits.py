@@ -18,7 +18,7 @@ MAX_RETRY = 60
 
 
 class _Use:
-    """What one owner has under way and used.
+    """Requests of one owner under way, and the tokens that it used.
 
     n_open, n_running: its requests that have a place or wait for one, and that have one. expected: tokens that they may
     take.

@@ -58,12 +58,12 @@ class LogOutput(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Of the file."""
+        """Encoding of the file."""
         return self._encoding
 
     @property
     def errors(self) -> str:  # type: ignore[override]
-        """How characters are written that the encoding hasn't."""
+        """Handler of characters that the encoding hasn't."""
         return "backslashreplace"
 
     def fileno(self) -> int:

@@ -15,11 +15,11 @@ MOST_ENTRIES = 1 << 20  # of one answer: each token's, and each of the likeliest
 def bounded_tokens(
     prompts: Sequence[Sequence[int]], n: int, options: Mapping[str, Any], room: int, name: str = "logprobs"
 ) -> int | None:
-    """How many tokens may be generated for each of the n choices of each prompt, with the log-probabilities that are
-    asked for; None: as many as `max_tokens` says.
+    """Number of tokens that may be generated for each of the n choices of each prompt, with the log-probabilities that
+    are asked for; None: as many as `max_tokens` says.
 
-    Raises ApiError where `max_tokens`, or the prompts, ask for more than MOST_ENTRIES. room: tokens of a prompt and its
-    output. name: the field that says how many of the likeliest tokens are wanted.
+    Raises ApiError where they, or the prompts, have more than MOST_ENTRIES. given: tokens that are wanted at most;
+    None: as many as there is room for. room: tokens of a prompt and its output.
     """
     entries = _of_prompts(prompts, options)
     most: int | None = options.get("logprobs")

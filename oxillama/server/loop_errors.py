@@ -26,7 +26,7 @@ class Repeats:
         self._said: dict[object, tuple[float, int]] = {}  # when, and how often it came since
 
     def is_new(self, kind: object) -> int | None:
-        """How often the kind came without being said, if it is to be said now; else None."""
+        """Number of times that the kind came without being said, if it is to be said now; else None."""
         now = time.monotonic()
         when, n = self._said.pop(kind, (-EVERY, 0))
         is_said = now - when >= EVERY

@@ -18,7 +18,7 @@ Stamp = tuple[int, int, int, int]
 
 
 def file_fault(engine: Engine, draft: object = None) -> ModelFileError | None:
-    """What is wrong with a file that weights are read or mapped from; None while all are as they were opened."""
+    """Fault of a file that weights are read or mapped from; None while all are as they were opened."""
     try:
         engine.context.core.runner.check_files()
         if isinstance(draft, DraftModel):
@@ -29,7 +29,7 @@ def file_fault(engine: Engine, draft: object = None) -> ModelFileError | None:
 
 
 def stamp_of(path: str | None) -> Stamp | None:
-    """What a change of a file changes; None without one."""
+    """Stamp that changes with a file; None without one."""
     try:
         info = os.stat(path or "")
     except (OSError, ValueError):

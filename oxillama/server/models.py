@@ -90,7 +90,7 @@ class ServedModel:
 
     @property
     def stamps(self) -> tuple[Stamp | None, ...]:
-        """What a change of any of its files changes."""
+        """Stamps of its files, one of which any change of them changes."""
         return tuple(stamp_of(path) for path in (self.path, *self.files))
 
     @property
@@ -102,7 +102,7 @@ class ServedModel:
 
 
 class Known(NamedTuple):
-    """What requests need to know of a model's engine; `ServedModel` says what it means."""
+    """Facts of a model's engine that requests need; `ServedModel` says what each means."""
 
     chain: SamplerChain
     ollama_chain: SamplerChain
@@ -112,7 +112,7 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a request's `model` names: a model, and maybe an adapter of it. name: as the request has it."""
+    """Model that a request's `model` names, and maybe an adapter of it. name: as the request has it."""
 
     model: ServedModel
     adapter: str | None
@@ -191,7 +191,7 @@ class Models:
             raise
 
     def _known(self, engine: Engine) -> Known:
-        """What requests need to know of an engine: its template is looked at for it, which takes a while."""
+        """Finds what requests need to know of an engine: its template is looked at for it, which takes a while."""
         return Known(
             default_chain(engine, self._config, PLAIN),
             default_chain(engine, self._config, OLLAMA),
@@ -297,7 +297,7 @@ class Models:
         return all(model.state == "failed" and model.fault is None for model in self.all.values())
 
     def find(self, name: str | None) -> Chosen:
-        """What a request's `model` means. Raises ApiError for an unknown name."""
+        """Finds the model of a request's `model`. Raises ApiError for an unknown name."""
         if not name:
             return Chosen(self.first, None, self.first.id)
         for model in self.all.values():
@@ -336,7 +336,7 @@ class Models:
         return self.find(name)  # an adapter is known now
 
     def _arrival(self, model: ServedModel) -> asyncio.Task[None]:
-        """The one task that makes room for a model and loads it, for all requests that wait for it."""
+        """Task, one for all requests that wait for it, that makes room for a model and loads it."""
         task = self._arriving.get(model.id)
         if task is None:
             task = self._arriving[model.id] = asyncio.ensure_future(self._arrive(model))
@@ -476,7 +476,7 @@ def fingerprint_of(engine: Engine) -> str:
 
 
 def capabilities(engine: Engine, tool_format: str | None, template: str | None) -> list[str]:
-    """What a model can be asked for. tool_format, template: the server's own, in place of the model's."""
+    """Abilities of a model. tool_format, template: the server's own, in place of the model's."""
     if engine.context.core.encoder:
         found = ["embeddings"]
     else:
@@ -512,7 +512,7 @@ def writes_calls(template: ChatTemplate, tool_format: str | None) -> bool:
 
 
 def file_facts(engine: Engine) -> dict[str, Any]:
-    """Of the model's file: how many values and bytes its tensors have, and the name of their quantisation."""
+    """Sizes of the model's file: how many values and bytes its tensors have, and the name of their quantisation."""
     identity, number = engine.context.snapshots.identity, engine.metadata.get("general.file_type")
     return {
         "quantization": next((kind.name for kind in FILE_TYPES.values() if kind.id == number), None),

@@ -58,7 +58,7 @@ def check_size(name: str, n_characters: int, exchange: Exchange) -> None:
 async def computed(
     exchange: Exchange, chosen: Chosen, make: Callable[[], EmbeddingBatch], shape: Callable[[list[Any], int], bytes]
 ) -> bytes:
-    """What `shape` makes of the rows of a batch and the number of its tokens; both run in other threads.
+    """Computes results, and returns what `shape` makes of them and the number of tokens; both run in other threads.
 
     Raises ApiError for what the engine refuses, and when its time is over.
     """

@@ -110,7 +110,7 @@ class OwnerThreads:
 
 
 def _outcome(make: Callable[[], T], /) -> tuple[T | None, BaseException | None]:
-    """What make() returns, or raises. What the frames of an error held is freed here, which may be a million values:
+    """Result of make(), or its error. Values that the frames of an error held are freed here, maybe a million of them:
     on the event loop it would be freed when the error is, and with a frame that holds the error by a collection."""
     try:
         return make(), None

@@ -16,7 +16,7 @@ MOST_FORWARDED = 64  # entries of a header that are looked at
 
 
 class Peers:
-    """Which addresses stand for one client each: neither those of this machine nor those of trusted proxies."""
+    """Addresses that stand for one client each: neither those of this machine nor those of trusted proxies."""
 
     def __init__(self, trusted: tuple[str, ...]) -> None:
         """trusted: addresses and networks of proxies. Raises ConfigError for what is none."""
@@ -67,7 +67,7 @@ class PeerCounts:
             self._numbers[peer] += 1
 
     def number(self, peer: str | None) -> int:
-        """How many there are."""
+        """Number of connections of the peer."""
         return 0 if peer is None else self._numbers[peer]
 
     def end(self, peer: str | None) -> None:

@@ -49,7 +49,7 @@ class Underway(Protocol):
     ended: bool
 
     def summary(self) -> dict[str, Any]:
-        """What is known of it."""
+        """Facts of the exchange for administrators."""
 
     def cancel(self) -> None:
         """Ends it as if its client had left."""
@@ -90,7 +90,7 @@ class Service:
         return self.metrics, self._own_metrics.setdefault(key.owner, ServerMetrics())
 
     def own_metrics(self, key: Key) -> ServerMetrics | None:
-        """What a key sees of the metrics: its own counts. None: all of them, for administrators, where they are public,
+        """Metrics that a key sees: its own counts. None: all of them, for administrators, where they are public,
         and where there is no other key."""
         alone = len(self.keys) == 1 and not self.admins
         if key.is_admin or self.config.public_metrics or not self.keys or alone:
@@ -110,7 +110,7 @@ class Service:
             return await asyncio.get_running_loop().run_in_executor(self._writers, make)
 
     def salt_of(self, key: str, salt: str | None = None) -> str | None:
-        """What only requests of one key, with one `cache_salt`, have; None: all share it."""
+        """Salt that only requests of one key, with one `cache_salt`, have; None: all share it."""
         shares = self.config.share_prefix_cache or not self.keys
         if shares and salt is None:
             return None

@@ -10,7 +10,7 @@ __all__ = ["body_parser"]
 
 
 class _BodyOf:
-    """What a parser tells of a body, told to the connection whose request it belongs to."""
+    """Callbacks of a parser for a body, told to the connection whose request it belongs to."""
 
     def __init__(self, connection: Any) -> None:
         self.on_body = connection.on_body

@@ -35,7 +35,7 @@ Cuts = Callable[[str], Iterable[int]]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What is known of a vocabulary's tokens.
+    """Measures of a vocabulary's tokens.
 
     longest: characters of a text that one token stands for at most; 0: any number, as an unknown token does.
     cuts: of some text, places at which it can be cut, in the order of preference.
@@ -92,7 +92,7 @@ def _has_special(window: str, cut: int, specials: Collection[str]) -> bool:
 
 
 def _whitespace() -> Iterator[str]:
-    """What `str.rstrip` and `\\s` take for whitespace."""
+    """Characters that `str.rstrip` and `\\s` take for whitespace."""
     return (char for char in map(chr, range(0x3001)) if char.isspace())
 
 
@@ -100,7 +100,7 @@ def _whitespace() -> Iterator[str]:
 
 
 def measure_of(vocab: Vocab) -> Measure:
-    """That of a vocabulary."""
+    """Measures of a vocabulary."""
     if vocab.model == "bert":
         return Measure(0, _word_cuts)
     if vocab.model == "t5":
@@ -155,7 +155,7 @@ def _marked_measure(vocab: Vocab, longest: int) -> Measure:
 
 
 def _word_cuts(window: str) -> Iterator[int]:
-    """Where BERT's words end, from the middle of the window on."""
+    """Ends of BERT's words, from the middle of the window on."""
     return (match.start() for match in WORD_END.finditer(window, len(window) // 2))
 
 

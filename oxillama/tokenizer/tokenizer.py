@@ -101,7 +101,7 @@ class Tokenizer:
 
     @lazy
     def _digest(self) -> str:
-        """Of the vocabulary and the templates."""
+        """Digest of the vocabulary and the templates."""
         parts: list[object] = [sorted(self.chat_templates.items())]
         for field in fields(self._vocab):
             value = getattr(self._vocab, field.name)
@@ -336,7 +336,8 @@ class Tokenizer:
         return self.model == "bert" or (self.add_space_prefix and not self._vocab.marks_follow)
 
     def _begins(self, token: int, at_start: bool) -> bool | None:
-        """Of a special token: whether text begins behind it, of which encoding put a space before; None of others."""
+        """Tells of a special token whether text begins behind it, of which encoding put a space before; None of
+        others."""
         kind = self._vocab.types[token]
         if kind not in (CONTROL, UNKNOWN, USER_DEFINED) or token in self._vocab.symbols:
             return None
@@ -446,7 +447,7 @@ _TOKENIZERS: OpenedOnce[Tokenizer] = OpenedOnce()
 
 
 def _reopened(path: str, overrides: dict[str, object], digest: str) -> Tokenizer:
-    """From what is pickled of a tokenizer, once in a process."""
+    """Reopens a pickled tokenizer, once in a process."""
 
     def read() -> Tokenizer:
         found = Tokenizer.from_gguf(path, overrides=overrides)

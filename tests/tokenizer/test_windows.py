@@ -1,10 +1,6 @@
 """Long texts are cut into windows, with the tokens of the whole; other threads run between them."""
 
-import sys
-import threading
-import time
 from functools import cache
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +8,7 @@ from hypothesis import strategies as st
 
 from oxillama.tokenizer import bpe, word_models
 from oxillama.tokenizer.pre_tokenizers import known_pre_tokenizers
+from tests.other_threads import longest_turn
 from tests.tokenizer.build import P, byte_level, make, tokenizer
 
 MERGES = [
@@ -90,38 +87,9 @@ def test_words_of_thousands_of_letters_are_unknown(monkeypatch):
         assert vocab.encode(text + " " * 3000, False) == expected
 
 
-def held(make):
-    """Seconds of work of this thread between two turns of another one, at most."""
-    clock, marks, stop = time.pthread_getcpuclockid(threading.get_ident()), [], threading.Event()
-
-    def other():
-        while not stop.is_set():
-            marks.append(time.clock_gettime(clock))
-            time.sleep(0)
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    thread = threading.Thread(target=other)
-    thread.start()
-    try:
-        make()
-    finally:
-        marks.append(time.clock_gettime(clock))
-        stop.set()
-        thread.join()
-        sys.setswitchinterval(before)
-    return max(b - a for a, b in pairwise(marks))
-
-
 def yields(make):
-    """Whether no call of compiled code takes an eighth of all the time, once in several times: on a loaded machine the
-    other thread may have no CPU when it could have the lock."""
-
-    def share():
-        began = time.thread_time()
-        return held(make) / (time.thread_time() - began)
-
-    return any(share() < 1 / 8 for _ in range(8))
+    """Whether no call of compiled code takes an eighth of all the time."""
+    return any(longest_turn(make) < 1 / 8 for _ in range(8))
 
 
 @pytest.mark.parametrize(

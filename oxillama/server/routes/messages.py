@@ -43,7 +43,7 @@ async def messages(exchange: Exchange) -> None:
 
 
 def read_message(values: Mapping[str, Any], exchange: Exchange, chosen: Chosen) -> Ask:
-    """What a request asks for. Raises ApiError."""
+    """Reads a request of Anthropic's messages. Raises ApiError."""
     return read_translated(as_chat(values, exchange.reading), exchange, chosen)
 
 
@@ -120,7 +120,7 @@ def unbilled(system: Any, reading: Reading) -> Any:
 
 
 def _after_billing(text: str, place: str, reading: Reading) -> str | None:
-    """What follows the line for the bill; None for a text without one."""
+    """Text that follows the line for the bill; None for a text without one."""
     if not text.startswith(f"{BILLING}:"):
         return None
     reading.say(f"{place}={BILLING}", BILLING)
@@ -227,7 +227,7 @@ class MessageDialect:
         }  # fmt: skip
 
     def _to(self, kind: str | None, block: dict[str, Any]) -> list[Event]:
-        """What opens a block, unless one of this kind is open."""
+        """Events that open a block, unless one of this kind is open."""
         if self._is_open and self.content[-1]["type"] == kind:
             return []
         events = self._close()
@@ -250,7 +250,7 @@ def event(kind: str, **said: Any) -> Event:
 
 
 def as_chat_calls(values: Mapping[str, Any]) -> int | None:
-    """How many calls are wanted at most."""
+    """Number of calls that are wanted at most."""
     return 1 if values.get("tool_choice", {}).get("disable_parallel_tool_use") else None
 
 
