@@ -97,7 +97,7 @@ def read_json(text: str, *, halves: bool = False, any_number: bool = False) -> A
 
 
 def _read_large(text: str, halves: bool) -> Any:
-    """The same of a large text, while other threads run."""
+    """Reads a large text as `read_json` does, while other threads run."""
     tree = large_json(text)
     try:
         value = tree.read()

@@ -115,7 +115,8 @@ def parse_body(body: bytes, content_type: str, reading: Reading | None = None) -
         value = tree.read()
     except JsonTooMuch as error:
         field = f"{error.field:.64}"
-        raise ApiError(400, "invalid_value", f"{_HALF.sub('?', field) or 'the body'} {error}", field or None) from None
+        code = "invalid_value" if field else "invalid_json"
+        raise ApiError(400, code, f"{_HALF.sub('?', field) or 'the body'} {error}", field or None) from None
     except JsonError as error:
         raise ApiError(400, "invalid_json", f"the body is no JSON: {error!s:.200}") from None
     if not isinstance(value, dict):

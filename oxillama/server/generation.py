@@ -260,7 +260,7 @@ def _most_tokens(spec: GenerationSpec, prompts: list[list[int]]) -> int | None:
 
 
 def request_error(error: Exception, constraint: Constraint, subject: Subject, room: int = 0) -> ApiError | None:
-    """What an error of the engine says of a request, with the field that it is about; None if it says nothing."""
+    """Error of a request that an error of the engine means, with its field; None if it says nothing of the request."""
     if isinstance(error, GrammarError):
         return grammar_error(error, constraint)
     found = api_error(error, room)

@@ -91,7 +91,7 @@ class ServedModel:
 
     @property
     def stamps(self) -> tuple[Stamp | None, ...]:
-        """What a change of any of its files changes."""
+        """Stamps of its files, one of which any change of them changes."""
         return tuple(stamp_of(path) for path in (self.path, *self.files))
 
     @property

@@ -42,11 +42,12 @@ class OwnerThreads:
     def submit(self, make: Callable[[], T], owner: str) -> Future[T]:
         """make(), in a thread when it is its owner's turn. The result fails where no thread can be started."""
         job = _Job(owner, make)
+        future = job.future  # which the job has no more when it is done, maybe before this returns
         with self._lock:
             self._waiting.setdefault(owner, deque()).append(job)
             failed = self._start()
         _fail(failed)
-        return job.future
+        return future
 
     def close(self) -> None:
         """Ends the threads with what they work on; what waits is cancelled."""
@@ -109,7 +110,7 @@ class OwnerThreads:
 
 
 def _outcome(make: Callable[[], T], /) -> tuple[T | None, BaseException | None]:
-    """What make() returns, or raises. What the frames of an error held is freed here, which may be a million values:
+    """Result of make(), or its error. Values that the frames of an error held are freed here, maybe a million of them:
     on the event loop it would be freed when the error is, and with a frame that holds the error by a collection."""
     try:
         return make(), None

@@ -116,7 +116,7 @@ cdef class TextNormalizer:
             _put(out, <const uint8_t *> MARK, MARK_SIZE)
 
     cdef inline Part _part(self, const uint8_t *text, Py_ssize_t n) noexcept nogil:
-        """Normal form of the beginning of a text. A rule that ends within a character leaves bytes that are none."""
+        """Replacement of the beginning of a text. A rule that ends within a character leaves bytes that are none."""
         cdef Part part
         cdef Py_ssize_t size = 1
         part.text, part.n, part.taken = text, 1, 1

@@ -1,17 +1,15 @@
 """Owned cache: bounds and order against a plain twin, sums and work, threads, interrupts and forks."""
 
-import gc
 import os
 import sys
 import threading
-import time
-from contextlib import contextmanager
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama._util.owned import Bound, OwnedCache
+from tests.other_threads import switching
 
 BIG = Bound(1 << 30, 1 << 40)
 
@@ -167,25 +165,6 @@ def test_sizes_measured_while_all_is_forgotten_count_for_nothing():
 
 
 # ---- threads
-
-
-@contextmanager
-def switching():
-    """Threads that change places wherever they may: after each few bytecodes, and in each collection of garbage."""
-
-    def give_way(phase, info):
-        time.sleep(0)
-
-    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
-    gc.callbacks.append(give_way)
-    sys.setswitchinterval(1e-6)
-    gc.set_threshold(40)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        sys.setswitchinterval(interval)
-        gc.callbacks.remove(give_way)
 
 
 def in_threads(act, n, rounds):

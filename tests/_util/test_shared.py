@@ -1,12 +1,10 @@
 """Objects that threads share beside the owned cache: weak sets, lazy values, opened objects, adapters and caches."""
 
-import gc
 import re
-import sys
 import threading
 import time
 import weakref
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,29 +21,11 @@ from oxillama.core.draft_scheduler import BoundDrafts
 from oxillama.drafts.draft import Target
 from oxillama.grammar import Grammar, Vocabulary
 from oxillama.lora.registry import LoraRegistry
+from tests.other_threads import switching
 
 
 class One:
     nbytes = 1
-
-
-@contextmanager
-def switching():
-    """Threads that change places after each few bytecodes, and in each collection of garbage."""
-
-    def give_way(phase, info):
-        time.sleep(0)
-
-    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
-    gc.callbacks.append(give_way)
-    sys.setswitchinterval(1e-6)
-    gc.set_threshold(40)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        sys.setswitchinterval(interval)
-        gc.callbacks.remove(give_way)
 
 
 def errors_of(reads, writes, seconds=0.6):

@@ -1,4 +1,4 @@
-"""Rows of logits: a step hands over no more of them than its budget, whoever wants all rows of a prompt."""
+"""Rows of logits: a step hands over no more of them than its budget, however many requests want all of theirs."""
 
 import numpy as np
 import pytest

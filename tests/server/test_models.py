@@ -129,7 +129,7 @@ def test_there_is_no_room_beside_a_model_in_use():
                 await models.use("b")
             assert (raised.value.status, raised.value.code) == (503, "loading")
         arriving = asyncio.all_tasks() - {asyncio.current_task()}
-        assert len(arriving) == 1  # it looks for room until it sees that nobody waits
+        assert len(arriving) == 1  # it looks for room until no request waits
         await asyncio.gather(*arriving)
         await models.close()
 

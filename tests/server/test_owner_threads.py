@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import time
 import weakref
 
 import pytest
@@ -169,3 +170,12 @@ def test_what_the_frames_of_an_error_held_is_freed_in_the_thread(threads):
         assert [one() for one in seen] == [None, None, None]
     finally:
         gc.enable()
+
+
+def test_work_that_is_done_before_its_caller_goes_on(threads, monkeypatch):
+    def wait(failed):
+        if threading.current_thread() is threading.main_thread():
+            time.sleep(0.1)
+
+    monkeypatch.setattr("oxillama.server.owner_threads._fail", wait)
+    assert threads.submit(lambda: 7, "a").result(10) == 7

@@ -15,12 +15,13 @@ from oxillama.server.auth import ANYONE
 from oxillama.server.bodies import parse_body
 from oxillama.server.embedding_run import engine_errors
 from oxillama.server.errors import ApiError
-from oxillama.server.exchange import Tally
+from oxillama.server.exchange import UsageRecord
 from oxillama.server.generation import prepare
+from oxillama.server.headers import MOST_OF_A_VALUE
 from oxillama.server.ollama.conversations import prepared_chat
 from oxillama.server.ollama.names import served_name
 from oxillama.server.ollama.prompts import prepared_generate
-from oxillama.server.reading import MOST_BYTES, Reading
+from oxillama.server.reading import Reading
 from oxillama.server.routes import ROUTES
 from tests.fuzz.mutate import TEXT, with_word
 from tests.fuzz.target import Target, told
@@ -115,7 +116,9 @@ def refused(error):
 
 def made(path, values, reading):
     """What the handler of a path makes of its fields; what it left out can stand in a header."""
-    exchange = SimpleNamespace(service=service(), key=ANYONE, tally=Tally(), extra={}, reading=reading, is_admin=False)
+    exchange = SimpleNamespace(
+        service=service(), key=ANYONE, tally=UsageRecord(), warnings=[], reading=reading, is_admin=False
+    )
     if path.startswith("/api/"):
         return of_ollama(path, values, exchange)
     chosen = exchange.service.models.find(values.get("model"))
@@ -134,7 +137,7 @@ def made(path, values, reading):
             engine_errors(lambda: tokens.read_ids(values, exchange, chosen), chosen)
         case _:
             return "read"
-    assert len(reading.header) <= MOST_BYTES
+    assert len(reading.header) <= MOST_OF_A_VALUE
     assert reading.header.isascii()
     return "made"
 
@@ -160,7 +163,7 @@ def of_ollama(path, values, exchange):
         prepared_chat(values, exchange, chosen)
     elif path == "/api/generate" and (values.get("prompt") or values.get("suffix")):
         prepared_generate(values, exchange, chosen)
-    assert len(exchange.reading.header) <= MOST_BYTES
+    assert len(exchange.reading.header) <= MOST_OF_A_VALUE
     assert exchange.reading.header.isascii()
     return "made"
 
