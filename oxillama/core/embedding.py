@@ -103,8 +103,11 @@ class EmbeddingBatch:
     """
 
     def __init__(self, context: EngineContext, input: Any, pooling: str | None, options: Mapping[str, Any], *,
-                 name: str = "input") -> None:  # fmt: skip
-        """Raises what `embed` raises, but for what is wrong with the model's numbers."""
+                 name: str = "input", size: int | None = None) -> None:  # fmt: skip
+        """size: tokens of a text that is cut; None: those of the context.
+
+        Raises what `embed` raises, but for what is wrong with the model's numbers.
+        """
         check_keywords("embed", options, EMBED_KEYWORDS)
         context.core.check_open()
         fields = dict(options)
@@ -117,7 +120,7 @@ class EmbeddingBatch:
         shares = settings.classifier is not None and not settings.classifier.of_first
         self._key = ServingOptions().cache_key(context.factory.kv_type, loras) if shares else None
         self._encodes = context.spec.decoder_start is not None
-        cut = [context.factory.cut(part, prompt, settings.truncate) for part, prompt in named]
+        cut = [context.factory.cut(part, prompt, settings.truncate, size) for part, prompt in named]
         self._ids, self.n_truncated = [ids for ids, _ in cut], sum(shorter for _, shorter in cut)
         self._order = sorted(range(len(self._ids)), key=lambda i: len(self._ids[i]), reverse=True)
         self.n_tokens = sum(map(len, self._ids))

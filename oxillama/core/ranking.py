@@ -101,9 +101,10 @@ def ranked(rows: Iterable[NDArray[np.float32]], n: int | None) -> list[RankedDoc
 
 
 def read_pairs(
-    context: EngineContext, query: Any, documents: Any, template: Any, side: Side | None = None
+    context: EngineContext, query: Any, documents: Any, template: Any, side: Side | None = None, size: int | None = None
 ) -> list[list[int]]:
-    """Token ids of the query with each document, which is cut at `side` if it is too long.
+    """Token ids of the query with each document, which is cut at `side` where both have more than `size` (None: as many
+    as the context).
 
     Raises what `Engine.rerank` raises for what can't be read.
     """
@@ -117,7 +118,7 @@ def read_pairs(
     texts = [check_type(f"documents[{i}]", text, str) for i, text in enumerate(documents)]
     chosen = pair_template(context.tokenizer, context.classifier, template)
     if side is not None:
-        return [cut_pair(context, chosen, query, text, side) for text in texts]
+        return [cut_pair(context, chosen, query, text, side, size or context.context_size) for text in texts]
     check = partial(check_length, context.tokenizer, context_size=context.context_size)
     return [
         pair_ids(context.tokenizer, chosen, query, text, partial(check, f"documents[{i}] with the query"))
@@ -125,17 +126,19 @@ def read_pairs(
     ]
 
 
-def cut_pair(context: EngineContext, template: str | None, query: str, document: str, side: Side) -> list[int]:
-    """Token ids of a query and as much of a document as there is room for.
+def cut_pair(
+    context: EngineContext, template: str | None, query: str, document: str, side: Side, size: int
+) -> list[int]:
+    """Token ids of a query and as much of a document as there is room for in `size`.
 
     With a template, whose tokens depend on their neighbours, the document loses characters in proportion to the tokens
     that are too many, until it fits. Raises ContextOverflowError if the query leaves no room.
     """
-    tokenizer, size = context.tokenizer, context.context_size
+    tokenizer = context.tokenizer
     check_length(tokenizer, "query", query, size)
     around = len(pair_ids(tokenizer, template, query, ""))
     if around >= size:
-        text = f"query has {around} tokens with what surrounds it and context_size is {size}, so that no document fits"
+        text = f"query has {around} tokens with what surrounds it, of {size} that a pair may have: no document fits"
         raise ContextOverflowError(f"{text}: shorten it, or load with a larger context_size", around)
     if template is None:
         second = cut_ids(tokenizer.encode(document, add_special=False), size - around, side)

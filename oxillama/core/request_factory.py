@@ -260,14 +260,16 @@ class RequestFactory:
             raise ConfigError(f"{name} is empty: give at least one token")
         return ids
 
-    def cut(self, name: str, prompt: Any, side: Side | None) -> tuple[list[int], bool]:
-        """`fitting`, or if there is a side at which texts are cut, as much as fits; and whether some is left out."""
+    def cut(self, name: str, prompt: Any, side: Side | None, size: int | None = None) -> tuple[list[int], bool]:
+        """`fitting`, or if there is a side at which texts are cut, `size` tokens at most (None: those of the context);
+        and whether some are left out."""
         if side is None:
             return self.fitting(name, prompt), False
+        most = self._context_size if size is None else size
         if isinstance(prompt, str) and prompt:
-            return cut_text(self._tokenizer, prompt, self._context_size, side)
+            return cut_text(self._tokenizer, prompt, most, side)
         ids = self.ids(name, prompt)
-        return cut_ids(ids, self._context_size, side), len(ids) > self._context_size
+        return cut_ids(ids, most, side), len(ids) > most
 
     def fitting(self, name: str, prompt: Any) -> list[int]:
         """`ids` of what needs no room for output. Raises ContextOverflowError too."""
