@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -114,6 +115,53 @@ def understood(compiler: list[str]) -> list[str]:
         return [tier for tier in compiled_tiers() if knows(tier, os.path.join(folder, "probe.o"))]
 
 
+# What a build needs, in the order in which it is looked for: what to call it, a program that needs it, and its flags.
+NEEDED = [
+    ("a C compiler", "#include <stdio.h>\nint main(void) { return 0; }", []),
+    ("OpenMP", "#include <omp.h>\nint main(void) { return omp_get_max_threads() == 0; }", [*OPENMP[0], *OPENMP[1]]),
+    ("Python's headers", "#include <Python.h>\nint main(void) { return 0; }", []),
+]
+# Package managers and what they install, for gcc, or for clang.
+PACKAGES = {
+    "apt-get": ("apt-get install gcc libc6-dev python3-dev", "apt-get install clang libomp-dev libc6-dev python3-dev"),
+    "dnf": ("dnf install gcc python3-devel", "dnf install clang libomp-devel python3-devel"),
+    "apk": ("apk add gcc musl-dev python3-dev", "apk add clang openmp-dev musl-dev python3-dev"),
+    "brew": ("brew install gcc", "brew install libomp"),
+}
+
+
+def lacking(compiler: list[str], folders: list[str]) -> str | None:
+    """What a build would fail for, in one sentence that says what to install; None if nothing is missing.
+
+    folders: those of Python's headers.
+    """
+    with tempfile.TemporaryDirectory() as work:
+        for name, program, flags in NEEDED:
+            source = Path(work, "probe.c")
+            source.write_text(program)
+            include = [f"-I{folder}" for folder in folders]
+            linked = [*flags, *shlex.split(os.environ.get("LDFLAGS", ""))]
+            command = [*compiler, *include, str(source), "-o", str(Path(work, "probe")), *linked]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+            except OSError as error:
+                said = f"can't be started ({error.strerror})"
+                return f"oxillama needs {name}, and {compiler[0]} {said}: {remedy(compiler)}"
+            if done.returncode:
+                faults = [line.rpartition("error: ")[2] for line in done.stderr.splitlines() if "error" in line]
+                said = f"says {faults[0]!r}" if faults else f"ends with status {done.returncode}"
+                return f"oxillama needs {name}, and {compiler[0]} {said}: {remedy(compiler)}"
+    return None
+
+
+def remedy(compiler: list[str]) -> str:
+    """What to install by the machine's package manager, or by each if there is none, and where a wheel goes."""
+    there = [name for name in PACKAGES if shutil.which(name)] or list(PACKAGES)
+    clang = "clang" in Path(compiler[0]).name or sys.platform == "darwin"
+    commands = ", or ".join(f"`{PACKAGES[name][clang]}`" for name in there)
+    return f"install it ({commands}), or put a wheel of these sources into dist/, which needs no compiler"
+
+
 # Modules with loops of their own over numbers, texts or masks have -O3.
 HOT = [
     *("char_table", "chosen", "convert", "logprobs", "norms", "random", "repeats", "rope", "routing", "rows"),
@@ -183,6 +231,9 @@ class BuildKernels(build_ext):
         return SANITIZE if self.sanitize else SANITIZE_THREADS if self.sanitize_threads else []
 
     def build_extensions(self) -> None:
+        # Before anything is translated, which takes a minute.
+        if fault := lacking(self.compiler.compiler_so, self.include_dirs):
+            sys.exit(fault)
         translate(self.extensions)
         objects = self.compile_kernels()
         for ext in self.extensions:
@@ -251,7 +302,7 @@ def translate(extensions: list[Extension]) -> None:
 
 # ---- wheels
 
-SBOM = "sboms/oxillama.cdx.json"  # in dist-info: PEP 770
+SBOM = "sboms/oxillama-cpu.cdx.json"  # in dist-info: PEP 770
 # A wheel that was built before had none of these, and another result.
 BUILD_VARIABLES = (
     "CC",
@@ -289,7 +340,7 @@ def compiler_version() -> str:
 def bill_of_materials(name: str, version: str) -> str:
     """CycloneDX 1.6 of what a wheel holds beside what auditwheel adds, which writes a bill of its own.
 
-    Not a purl of PyPI: the project of this name there is another one.
+    Not a purl of PyPI, where nothing of ours is uploaded.
     """
     import Cython
     import setuptools
@@ -347,7 +398,7 @@ def sources_of(wheel: Path) -> str | None:
 
 def ready_wheel(folder: Path) -> Path | None:
     """The wheel in a folder that a build of this tree would give, best platform tag first."""
-    wheels = sorted(folder.glob("oxillama-*.whl"))
+    wheels = sorted(folder.glob("oxillama_cpu-*.whl"))
     if not wheels or any(os.environ.get(name) for name in BUILD_VARIABLES):
         return None
     from packaging.tags import sys_tags

@@ -17,7 +17,7 @@ ROOT_FILES = {"setup.py", "pyproject.toml", "README.md", "CHANGELOG.md", "CONTRI
 BUILT = (".so", ".o", ".pyc")
 MOST_BYTES = 15_000_000
 # Grafted in by auditwheel or delocate. One OpenMP library, under a name that no other package uses.
-GRAFTED = re.compile(r"oxillama\.libs/libgomp-[0-9a-f]+\.so[.0-9]*|oxillama/\.dylibs/libomp\.dylib")
+GRAFTED = re.compile(r"oxillama_cpu\.libs/libgomp-[0-9a-f]+\.so[.0-9]*|oxillama/\.dylibs/libomp\.dylib")
 
 
 def wanted_sources(tree: Path) -> set[str]:
@@ -67,7 +67,7 @@ def source_digest(tree: Path) -> str:
 def wrong_in_bill(wheel: Path, digest: str) -> list[str]:
     """What is wrong with the bill of materials (CycloneDX, PEP 770)."""
     with zipfile.ZipFile(wheel) as archive:
-        bills = [n for n in archive.namelist() if n.endswith(".dist-info/sboms/oxillama.cdx.json")]
+        bills = [n for n in archive.namelist() if n.endswith(".dist-info/sboms/oxillama-cpu.cdx.json")]
         if len(bills) != 1:
             return [f"{len(bills)} bills of materials"]
         bill = json.loads(archive.read(bills[0]))

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-OWN = re.compile(r"oxillama\[(.*)\]")
+OWN = re.compile(r"oxillama-cpu\[(.*)\]")
 
 
 def needs(extra: str) -> list[str]:

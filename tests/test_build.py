@@ -4,6 +4,7 @@ import ast
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -220,22 +221,23 @@ def test_the_digest_is_of_what_a_wheel_is_made_of(build, tree):
 
 def test_the_bill_of_materials(build, tree):
     pytest.importorskip("Cython", reason="the bill names its version")
-    bill = json.loads(build.bill_of_materials("oxillama", "1.2"))
+    text = build.bill_of_materials("oxillama-cpu", "1.2")
+    bill = json.loads(text)
     assert (bill["bomFormat"], bill["specVersion"], bill["version"]) == ("CycloneDX", "1.6", 1)
     assert re.fullmatch("urn:uuid:[0-9a-f-]{36}", bill["serialNumber"])
     part, (model,) = bill["metadata"]["component"], bill["components"]
-    assert (part["name"], part["version"]) == ("oxillama", "1.2")
+    assert (part["name"], part["version"]) == ("oxillama-cpu", "1.2")
     assert "pypi" not in part["purl"]  # another project
     assert model["hashes"][0]["content"] == hashlib.sha256(b"GGUF").hexdigest()
     assert {"Cython", "setuptools", "C compiler"} == {t["name"] for t in bill["metadata"]["tools"]["components"]}
-    assert build.bill_of_materials("oxillama", "1.2") == json.dumps(bill, indent=1) + "\n"  # nothing of now or of here
+    assert text == build.bill_of_materials("oxillama-cpu", "1.2") == json.dumps(bill, indent=1) + "\n"  # nothing of now
 
 
 def packed(folder, tag, bill, version="0.1.0", module="oxillama/b.so"):
-    path = folder / f"oxillama-{version}-{tag}.whl"
+    path = folder / f"oxillama_cpu-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(module, b"")
-        archive.writestr("oxillama-0.1.0.dist-info/sboms/oxillama.cdx.json", bill)
+        archive.writestr("oxillama_cpu-0.1.0.dist-info/sboms/oxillama-cpu.cdx.json", bill)
     return path
 
 
@@ -243,12 +245,12 @@ def test_a_wheel_of_the_same_sources_for_this_machine_is_taken(build, tree, monk
     tags = pytest.importorskip("packaging.tags")
     pytest.importorskip("Cython", reason="the bill names its version")
     own, *_, last = map(str, tags.sys_tags())
-    bill = build.bill_of_materials("oxillama", "0.1.0")
+    bill = build.bill_of_materials("oxillama-cpu", "0.1.0")
     dist = tree / "dist"
     dist.mkdir()
     assert build.ready_wheel(dist) is None
     packed(dist, "cp39-cp39-win_amd64", bill)
-    (dist / f"oxillama-0.0.9-{own}.whl").write_bytes(b"cut off")
+    (dist / f"oxillama_cpu-0.0.9-{own}.whl").write_bytes(b"cut off")
     assert build.ready_wheel(dist) is None
     packed(dist, last, bill)
     best = packed(dist, own, bill)
@@ -266,10 +268,10 @@ def test_wheels_of_others_are_passed_over(build, tree):
     tags = pytest.importorskip("packaging.tags")
     pytest.importorskip("Cython", reason="the bill names its version")
     own = str(next(tags.sys_tags()))
-    bill = build.bill_of_materials("oxillama", "0.1.0")
+    bill = build.bill_of_materials("oxillama-cpu", "0.1.0")
     dist = tree / "dist"
     dist.mkdir()
-    (dist / "oxillama-copy of a wheel.whl").write_bytes(b"")
+    (dist / "oxillama_cpu-copy of a wheel.whl").write_bytes(b"")
     packed(dist, "py3-none-any", bill)
     packed(dist, own, bill, version="0.2.0")
     packed(dist, own, bill, module="oxillama/b.py")
@@ -287,6 +289,60 @@ def test_windows_is_refused_in_one_sentence(build):
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, build.NOT_ON_WINDOWS + "\n")
     assert build.NOT_ON_WINDOWS.count(".") == 1
+
+
+HEADERS = [sysconfig.get_paths()["include"]]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "headers", "said"),
+    [
+        (["no-such-compiler"], HEADERS, "needs a C compiler, and no-such-compiler can't be started"),
+        (["false"], HEADERS, "needs a C compiler, and false ends with status 1"),
+        (["cc", "-nostdinc"], HEADERS, "needs a C compiler, and cc says"),
+        (["cc", "-fno-such-flag"], HEADERS, "needs a C compiler, and cc says"),
+        (["cc"], [], "needs Python's headers, and cc says"),
+    ],
+)
+def test_what_a_build_lacks_is_one_sentence(build, tmp_path, monkeypatch, compiler, headers, said):
+    if compiler[0] == "cc" and shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    found = build.lacking(compiler, headers)
+    assert said in found
+    assert "put a wheel of these sources into dist/" in found
+    assert "\n" not in found
+    monkeypatch.setenv("PATH", str(tmp_path))
+    managers = ("apt-get", "dnf", "apk", "brew")
+    assert all(name in build.remedy(["cc"]) for name in managers)
+    (tmp_path / "apk").write_text("")
+    (tmp_path / "apk").chmod(0o755)
+    assert [name for name in managers if name in build.remedy(["clang"])] == ["apk"]
+    assert "openmp-dev" in build.remedy(["clang"])
+
+
+def test_a_build_has_what_it_needs(build, tmp_path):
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()
+    if shutil.which(compiler[0]) is None:
+        pytest.skip("there is no C compiler")
+    assert build.lacking(compiler, HEADERS) is None
+    (tmp_path / "omp.h").write_text('#error "there is none"')
+    assert "needs OpenMP" in build.lacking(compiler, [str(tmp_path), *HEADERS])
+
+
+def test_nothing_is_translated_without_a_compiler(build):
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['setup.py', '--quiet', 'build_ext', '--build-temp', sys.argv[1], '--build-lib', sys.argv[1]]\n"
+        "import Cython.Build\n"
+        "Cython.Build.cythonize = None\n"
+        "runpy.run_path('setup.py', run_name='__main__')"
+    )
+    pytest.importorskip("Cython", reason="Cython translates the modules")
+    env = os.environ | {"CC": "no-such-compiler"}
+    done = subprocess.run([sys.executable, "-c", code, "build/none"], cwd=ROOT, capture_output=True, text=True, env=env)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "oxillama needs a C compiler, and no-such-compiler can't be started" in done.stderr.splitlines()[-1]
 
 
 def test_each_python_of_the_classifiers_and_of_the_wheels_is_supported():
@@ -365,7 +421,7 @@ def test_tables_import_what_their_extras_bring():
 
 def test_clusters_import_what_their_extra_brings():
     assert third_party_imports(RAY.rglob("*.py")) == names(SETTINGS["project"]["optional-dependencies"]["ray"]) - {
-        "oxillama"
+        "oxillama-cpu"
     }
 
 
@@ -396,5 +452,5 @@ def test_no_page_or_message_installs_the_package_of_another_project():
     kinds = {".py", ".pyi", ".pyx", ".pxd", ".md", ".html", ".txt", ".toml", ".yml", ".yaml"}
     files = [path for path in PACKAGE.rglob("*") if path.suffix in kinds]
     assert len(files) > 500
-    wrong = re.compile(r"pip install (-\S+ )*['\"]?oxillama")
+    wrong = re.compile(r"pip install (-\S+ )*['\"]?oxillama(?!_cpu-)")
     assert [str(path) for path in files if wrong.search(path.read_text("utf-8"))] == []

@@ -10,6 +10,7 @@ import platform
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ __all__ = ["Finding", "doctor"]
 
 GIB = 1 << 30
 TEXT, TOKENS = "Once upon a time", 16
+OWN, FOREIGN = "oxillama-cpu", "oxillama"  # distributions: ours, and another project's, which has the folder's name
 # Above these, something is worth a change. A tenth of the periods stopped is a token rate that stutters; a stall of a
 # tenth of the last ten seconds is a machine that swaps or reads its programs again.
 MOST_THROTTLED, MOST_STALLED = 0.1, 0.1
@@ -108,11 +110,25 @@ def lines(finding: Finding) -> list[str]:
 
 
 def installation() -> Finding:
-    """Versions, and where the package is."""
+    """Versions, the folder of the package, and whether a distribution of another project fills it, too."""
     version, where = oxillama.__version__, str(Path(oxillama.__file__).parent)
     said = f"oxillama {version}, Python {platform.python_version()}, {platform.platform()}; {where}"
+    own, other = distribution_version(OWN), distribution_version(FOREIGN)
     values = {"version": version, "python": sys.version, "platform": platform.platform(), "folder": where}
-    return Finding("installation", said, values=values)
+    found: dict[str, Any] = values | {"distribution": own, "other_distribution": other}
+    change = ""
+    if other is not None:
+        said += f"; beside the distribution {FOREIGN} {other}, which writes into the same folder"
+        change = f"pip uninstall {FOREIGN} {OWN}, and install this one again: {FOREIGN} is another project's name"
+    return Finding("installation", said, change, values=found)
+
+
+def distribution_version(name: str) -> str | None:
+    """Version of an installed distribution; None if it isn't installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def answer() -> Finding:

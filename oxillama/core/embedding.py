@@ -16,6 +16,7 @@ from oxillama.core.options import ServingOptions
 from oxillama.core.prompts import read_prompts
 from oxillama.core.request import Bell, LogitsRequest, Request, ResultQueue, Want
 from oxillama.core.results import FinishReason
+from oxillama.core.truncation import Side, Truncate, check_truncate
 from oxillama.errors import ConfigError, GenerateError, UnsupportedModelError
 from oxillama.gguf import Metadata
 from oxillama.lora import check_wanted
@@ -52,6 +53,7 @@ class EmbedOptions(TypedDict, total=False):
     normalize: bool | None
     dimensions: int | None
     dtype: str
+    truncate: Truncate
     lora: Any
 
 
@@ -96,13 +98,16 @@ class EmbeddingBatch:
     """Texts of one call as token ids, and their results, of which requests are made a part at a time: sixty thousand
     at once would be a million objects.
 
-    Texts of like length are computed together, whatever their order. n_tokens: of all texts. rows: results in the order
-    of the texts, as far as they were taken.
+    Texts of like length are computed together, whatever their order. n_tokens: of all texts. n_truncated: texts of
+    which some was left out. rows: results in the order of the texts, as far as they were taken.
     """
 
     def __init__(self, context: EngineContext, input: Any, pooling: str | None, options: Mapping[str, Any], *,
-                 name: str = "input") -> None:  # fmt: skip
-        """Raises what `embed` raises, but for what is wrong with the model's numbers."""
+                 name: str = "input", size: int | None = None) -> None:  # fmt: skip
+        """size: tokens of a text that is cut; None: those of the context.
+
+        Raises what `embed` raises, but for what is wrong with the model's numbers.
+        """
         check_keywords("embed", options, EMBED_KEYWORDS)
         context.core.check_open()
         fields = dict(options)
@@ -115,7 +120,8 @@ class EmbeddingBatch:
         shares = settings.classifier is not None and not settings.classifier.of_first
         self._key = ServingOptions().cache_key(context.factory.kv_type, loras) if shares else None
         self._encodes = context.spec.decoder_start is not None
-        self._ids = [context.factory.fitting(part, prompt) for part, prompt in named]
+        cut = [context.factory.cut(part, prompt, settings.truncate, size) for part, prompt in named]
+        self._ids, self.n_truncated = [ids for ids, _ in cut], sum(shorter for _, shorter in cut)
         self._order = sorted(range(len(self._ids)), key=lambda i: len(self._ids[i]), reverse=True)
         self.n_tokens = sum(map(len, self._ids))
         self.rows: list[NDArray[Any]] = [_NO_ROW] * len(self._ids)
@@ -226,6 +232,7 @@ class PoolingSettings:
     normalize: bool = True
     dimensions: int | None = None
     dtype: str = "float32"
+    truncate: Side | None = None
     classifier: Classifier | None = None
 
 
@@ -251,6 +258,7 @@ def choose_pooling(
     normalize: bool | None = None,
     dimensions: int | None = None,
     dtype: str = "float32",
+    truncate: Truncate = False,
 ) -> PoolingSettings:
     """Options of `embed`, checked against each other and what the model can do.
 
@@ -261,21 +269,25 @@ def choose_pooling(
     dimensions: keep the first so many values only, before dividing: of models trained for it (Matryoshka).
     dtype: "int8" gives round(127 * x / max|x|) of each vector, whose cosines need no scale; "binary" uint8
         [ceil(d / 8)], a bit for each value above zero, the first in the highest bit.
+    truncate: "end" or "start": what a text has more than the context is left out there, between the special tokens
+        that begin and end it; False refuses such texts.
 
     Raises ConfigError; UnsupportedModelError for "rank" without a classifier.
     """
     chosen = check_choice("pooling", of_file if pooling is None else pooling, POOLINGS)
     check_choice("dtype", dtype, DTYPES)
+    side = check_truncate(truncate)
     if chosen == "rank":
         if classifier is None:
             said = 'the model\'s pooling_type is 4 ("rank"), which needs' if pooling is None else 'pooling "rank" needs'
             raise UnsupportedModelError(f"{said} a classifier, and its file has none: give another pooling")
         if normalize or dimensions is not None or dtype != "float32":
             raise ConfigError('normalize, dimensions and dtype are for embeddings; pooling "rank" gives scores')
-        return PoolingSettings(chosen, False, None, dtype, classifier)
+        return PoolingSettings(chosen, False, None, dtype, side, classifier)
     if dimensions is not None:
         check_int("dimensions", dimensions, 1, n_embd)
-    return PoolingSettings(chosen, check_bool("normalize", True if normalize is None else normalize), dimensions, dtype)
+    divides = check_bool("normalize", True if normalize is None else normalize)
+    return PoolingSettings(chosen, divides, dimensions, dtype, side)
 
 
 def pool(kept: Kept, rows: NDArray[np.float32], settings: PoolingSettings) -> Kept:

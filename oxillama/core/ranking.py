@@ -17,7 +17,8 @@ from oxillama.core.context import EngineContext
 from oxillama.core.embedding import EmbeddingRequest, embedding_requests
 from oxillama.core.prompts import check_length, plain
 from oxillama.core.request import Bell, ResultQueue
-from oxillama.errors import ConfigError, UnsupportedModelError
+from oxillama.core.truncation import Side, Truncate, check_truncate, cut_ids
+from oxillama.errors import ConfigError, ContextOverflowError, UnsupportedModelError
 from oxillama.models.classifier import Classifier
 from oxillama.tokenizer import Tokenizer
 
@@ -39,6 +40,7 @@ class RerankOptions(TypedDict, total=False):
 
     top_n: int | None
     template: str | None
+    truncate: Truncate
     lora: Any
 
 
@@ -78,12 +80,14 @@ def ranking_requests(
 
     top_n: how many to return; None: all.
     template: text with {query} and {document} instead of the model's. Control tokens are read in the template alone.
+    truncate: "end" or "start": what a document has more than there is room for beside the query is left out there;
+        False refuses it.
     lora: adapters, as for `generate`.
     """
     check_keywords("rerank", options, RERANK_KEYWORDS)
     context.core.check_open()
     top_n, lora = options.get("top_n"), options.get("lora")
-    pairs = read_pairs(context, query, documents, options.get("template"))
+    pairs = read_pairs(context, query, documents, options.get("template"), check_truncate(options.get("truncate")))
     n = len(pairs) if top_n is None else check_int("top_n", top_n, 1, 1 << 31)
     requests, outbox, scores = embedding_requests(context, pairs, "rank", {"lora": lora}, bell, name="documents")
 
@@ -96,8 +100,14 @@ def ranked(rows: Iterable[NDArray[np.float32]], n: int | None) -> list[RankedDoc
     return sorted(found, key=lambda document: -document.score)[:n]
 
 
-def read_pairs(context: EngineContext, query: Any, documents: Any, template: Any) -> list[list[int]]:
-    """Token ids of the query with each document. Raises what `Engine.rerank` raises for what can't be read."""
+def read_pairs(
+    context: EngineContext, query: Any, documents: Any, template: Any, side: Side | None = None, size: int | None = None
+) -> list[list[int]]:
+    """Token ids of the query with each document, which is cut at `side` where both have more than `size` (None: as many
+    as the context).
+
+    Raises what `Engine.rerank` raises for what can't be read.
+    """
     if context.classifier is None:
         raise UnsupportedModelError(
             "the model has no classifier that scores a pair of texts: load a reranker, or compare by embed()"
@@ -107,11 +117,36 @@ def read_pairs(context: EngineContext, query: Any, documents: Any, template: Any
         raise ConfigError(f"documents must be a list of at least one text, not {documents!r}")
     texts = [check_type(f"documents[{i}]", text, str) for i, text in enumerate(documents)]
     chosen = pair_template(context.tokenizer, context.classifier, template)
+    if side is not None:
+        return [cut_pair(context, chosen, query, text, side, size or context.context_size) for text in texts]
     check = partial(check_length, context.tokenizer, context_size=context.context_size)
     return [
         pair_ids(context.tokenizer, chosen, query, text, partial(check, f"documents[{i}] with the query"))
         for i, text in enumerate(texts)
     ]
+
+
+def cut_pair(
+    context: EngineContext, template: str | None, query: str, document: str, side: Side, size: int
+) -> list[int]:
+    """Token ids of a query and as much of a document as there is room for in `size`.
+
+    With a template, whose tokens depend on their neighbours, the document loses characters in proportion to the tokens
+    that are too many, until it fits. Raises ContextOverflowError if the query leaves no room.
+    """
+    tokenizer = context.tokenizer
+    check_length(tokenizer, "query", query, size)
+    around = len(pair_ids(tokenizer, template, query, ""))
+    if around >= size:
+        text = f"query has {around} tokens with what surrounds it, of {size} that a pair may have: no document fits"
+        raise ContextOverflowError(f"{text}: shorten it, or load with a larger context_size", around)
+    if template is None:
+        second = cut_ids(tokenizer.encode(document, add_special=False), size - around, side)
+        return separated(tokenizer, tokenizer.encode(query, add_special=False), second)
+    while len(found := pair_ids(tokenizer, template, query, document)) > size:
+        kept = min(len(document) - 1, len(document) * (size - around) // (len(found) - around))
+        document = document[:kept] if side == "end" else document[len(document) - kept :]
+    return found
 
 
 def pair_template(tokenizer: Tokenizer, classifier: Classifier, template: str | None) -> str | None:
@@ -133,7 +168,7 @@ def pair_ids(
     """Tokens of a query and a document together; `check` sees each text before it is tokenised.
 
     Without a template, BERT's "[CLS] query [SEP] document [SEP]", or RoBERTa's "<s> query </s></s> document </s>", by
-    the tokenizer's `separators`.
+    the tokenizer's `separators`. Raises UnsupportedModelError.
     """
     fields = {"{query}": query, "{document}": document}
     for text in fields.values() if template is None else tokenizer.filled(template, fields):
@@ -141,7 +176,11 @@ def pair_ids(
             check(text)
     if template is not None:
         return tokenizer.encode_template(template, fields)
-    first, second = (tokenizer.encode(text, add_special=False) for text in (query, document))
+    return separated(tokenizer, *(tokenizer.encode(text, add_special=False) for text in (query, document)))
+
+
+def separated(tokenizer: Tokenizer, first: list[int], second: list[int]) -> list[int]:
+    """Tokens of two texts with the encoder's separators. Raises UnsupportedModelError without the tokens for it."""
     begin = tokenizer.cls_id if tokenizer.bos_id is None else tokenizer.bos_id
     end = tokenizer.sep_id if tokenizer.model == "bert" or tokenizer.eos_id is None else tokenizer.eos_id
     if begin is None or end is None:

@@ -20,6 +20,7 @@ from oxillama.core.logprobs import LogprobComputer, LogprobRecorder
 from oxillama.core.options import TextOptions
 from oxillama.core.prompts import check_length, check_tokens
 from oxillama.core.request import ResultQueue
+from oxillama.core.truncation import Side, cut_ids, cut_text
 from oxillama.drafts.draft import Target
 from oxillama.errors import ConfigError, ContextOverflowError, GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
@@ -258,6 +259,17 @@ class RequestFactory:
         if not ids:
             raise ConfigError(f"{name} is empty: give at least one token")
         return ids
+
+    def cut(self, name: str, prompt: Any, side: Side | None, size: int | None = None) -> tuple[list[int], bool]:
+        """`fitting`, or if there is a side at which texts are cut, `size` tokens at most (None: those of the context);
+        and whether some are left out."""
+        if side is None:
+            return self.fitting(name, prompt), False
+        most = self._context_size if size is None else size
+        if isinstance(prompt, str) and prompt:
+            return cut_text(self._tokenizer, prompt, most, side)
+        ids = self.ids(name, prompt)
+        return cut_ids(ids, most, side), len(ids) > most
 
     def fitting(self, name: str, prompt: Any) -> list[int]:
         """`ids` of what needs no room for output. Raises ContextOverflowError too."""

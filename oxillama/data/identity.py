@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oxillama._util.version import VERSION
 from oxillama.kernels import _table
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ DECIDING = ("kv_type", "rope", "overrides")
 
 def identity_of(engine: Engine) -> dict[str, str]:
     """The model's file, the tokenizer's, adapters, settings, the CPU tier and the version, each as text."""
-    from oxillama.server.version import VERSION
-
     snapshots, config = engine.context.snapshots, engine.config
     files = {"model": snapshots.identity, "tokenizer": snapshots.tokenizer_identity}
     found = {name: _known_by(one.fingerprint) if one else "" for name, one in files.items()}

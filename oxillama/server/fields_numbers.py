@@ -5,7 +5,7 @@ from __future__ import annotations
 from oxillama.config import MAX_CONTEXT
 from oxillama.core.embedding import POOLINGS
 from oxillama.sampler_config import MAX_TOKEN
-from oxillama.server.field_types import Boolean, Choice, Either, Field, Integer, ListOf, Record, Text
+from oxillama.server.field_types import Boolean, Choice, Either, Field, Integer, Limit, ListOf, Record, Text
 from oxillama.server.fields import CHAT, IDS, MODEL, accepted, refused
 
 __all__ = ["CLASSIFY", "DETOKENIZE", "EMBEDDINGS", "OF_MESSAGES", "RERANK", "SCORE", "TOKENIZE"]
@@ -17,6 +17,13 @@ INPUT = Either({"string": Text(), "array": ListOf(
 )})  # fmt: skip
 DOCUMENT = Either({"string": Text(), "object": Record((Field("text", Text(), "of the document", required=True),))})
 USER = accepted("user", Text(0, 512), "for the caller")
+TRUNCATION = (
+    Field("truncate", Either({"boolean": Boolean(), "string": Choice(("NONE", "START", "END"))}),
+          "cut what doesn't fit the context, at the end (true, `END`) or the start; default false"),
+    Field("truncation_direction", Choice(("Right", "Left")), "of `truncate`: `Left` cuts the start"),
+    Field("truncate_prompt_tokens", Limit(1, MAX_CONTEXT), "cut to so many tokens; -1: to the context's"),
+    Field("truncation_side", Choice(("right", "left")), "of `truncate_prompt_tokens`; default right, the end"),
+)  # fmt: skip
 _OWN = {field.name: field for field in CHAT.fields}
 OF_MESSAGES = (
     "chat_template_kwargs", "chat_template", "reasoning_effort", "thinking", "add_generation_prompt",
@@ -30,7 +37,7 @@ EMBEDDINGS = Record((
     Field("dimensions", Integer(1, 1 << 24), "the first so many values, of models trained for it"),
     Field("pooling", Choice(tuple(p for p in POOLINGS if p not in ("none", "rank"))), "default: what the file says"),
     Field("normalize", Boolean(), "divide by the length; default true"),
-    refused("truncate_prompt_tokens", "shorten the text"),
+    *TRUNCATION,
     USER,
 ))  # fmt: skip
 RERANK = Record((
@@ -42,20 +49,20 @@ RERANK = Record((
     refused("max_chunks_per_doc", "documents are read whole"),
     refused("max_tokens_per_doc", "shorten the documents"),
     refused("rank_fields", "documents are texts"),
-    refused("truncate_prompt_tokens", "shorten the documents"),
+    *TRUNCATION,
     USER,
 ))  # fmt: skip
 CLASSIFY = Record((
     MODEL,
     Field("input", INPUT, "a text, token ids, or a list of these", required=True),
-    refused("truncate_prompt_tokens", "shorten the text"),
+    *TRUNCATION,
     USER,
 ))  # fmt: skip
 SCORE = Record((
     MODEL,
     Field("text_1", TEXTS, "a text, or as many as `text_2` has", required=True),
     Field("text_2", TEXTS, "a text, or a list", required=True),
-    refused("truncate_prompt_tokens", "shorten the texts"),
+    *TRUNCATION,
     USER,
 ))  # fmt: skip
 TOKENIZE = Record((

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 from oxillama._util.settings import settings_of
+from oxillama._util.version import VERSION
 from oxillama.server.config import ServerConfig, shown_default
 from oxillama.server.field_types import Field, Kind, Record
 from oxillama.server.routes import ROUTES, Endpoint
-from oxillama.server.version import VERSION
 
 __all__ = ["endpoints", "field_table", "openapi", "pages", "settings"]
 

@@ -10,10 +10,10 @@ import importlib
 import logging
 from typing import Any
 
+from oxillama._util.version import VERSION
 from oxillama.errors import ConfigError
 from oxillama.server.exchange import METHODS, Exchange
 from oxillama.server.json_pieces import Body
-from oxillama.server.version import VERSION
 
 __all__ = ["Tracing"]
 

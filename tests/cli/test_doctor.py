@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -43,6 +44,25 @@ def test_json_holds_what_the_text_says(run):
     lines = run("doctor", "--seconds", 0)[1].splitlines()
     assert [line[7:21].strip() for line in lines if not line.startswith(" ")] == topics
     assert all(line.split()[0] in ("ok", "change") for line in lines if not line.startswith(" "))
+
+
+def test_the_distribution_of_another_project_is_told(monkeypatch):
+    installed = {"oxillama-cpu": "0.1.0"}
+
+    def version(name):
+        if name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert doctor.installation().change == ""
+    installed["oxillama"] = "0.3.0"
+    found = doctor.installation()
+    assert "beside the distribution oxillama 0.3.0" in found.said
+    assert found.change.startswith("pip uninstall oxillama oxillama-cpu, ")
+    assert (found.values["distribution"], found.values["other_distribution"]) == ("0.1.0", "0.3.0")
+    installed.clear()  # a source tree that is not installed
+    assert (doctor.installation().change, doctor.installation().values["distribution"]) == ("", None)
 
 
 @pytest.mark.parametrize("seconds", ["-1", "61", "nan"])

@@ -54,6 +54,45 @@ def test_embeddings_that_are_refused(client, fields, param):
     assert answer.error["param"].partition("[")[0] == param
 
 
+LONG = "The cat sat on the mat. " * 2000
+
+
+@pytest.mark.parametrize(("fields", "side"), [
+    ({"truncate": True}, "end"), ({"truncate": "END"}, "end"), ({"truncate": "START"}, "start"),
+    ({"truncate": True, "truncation_direction": "Left"}, "start"), ({"truncate_prompt_tokens": -1}, "end"),
+    ({"truncate_prompt_tokens": -1, "truncation_side": "left"}, "start"),
+])  # fmt: skip
+def test_texts_are_cut_where_that_is_asked_for(client, engine, fields, side):
+    answer = client.post("/v1/embeddings", input=["a", LONG], **fields).json
+    found = np.array([d["embedding"] for d in answer["data"]], np.float32)
+    assert np.array_equal(found, engine.embed(["a", LONG], truncate=side))
+    assert answer["usage"]["prompt_tokens"] == len(engine.tokenize("a")) + engine.context_size
+
+
+def test_texts_are_cut_to_a_number_of_tokens(client, engine):
+    (one,) = client.post("/v1/embeddings", input=LONG, truncate_prompt_tokens=7).json["data"]
+    assert np.array_equal(np.float32(one["embedding"]), engine.embed(engine.tokenize(LONG)[:7]))
+    for wrong in (0, -2, engine.context_size + 1, True, "7"):
+        answer = client.post("/v1/embeddings", input="a", truncate_prompt_tokens=wrong)
+        assert (answer.status, answer.error["param"]) == (400, "truncate_prompt_tokens")
+    for fields in ({}, {"truncate": False}, {"truncate": "NONE"}):
+        assert client.post("/v1/embeddings", input=LONG, **fields).status == 400
+
+
+def test_rankings_and_scores_of_long_texts(ranking, ranker):
+    document = "a ball " * 9000
+    (expected,) = ranker.rerank("a ball", [document], truncate="end")
+    (found,) = ranking.post("/v1/rerank", query="a ball", documents=[document], truncate=True).json["results"]
+    (scored,) = ranking.post("/score", text_1="a ball", text_2=document, truncate=True).json["data"]
+    assert found["relevance_score"] == scored["score"] == expected.score
+    assert ranking.post("/classify", input=document, truncate="END").status == 200
+    for path, fields in (
+        ("/v1/rerank", {"query": "a", "documents": [document]}), ("/score", {"text_1": "a", "text_2": document}),
+        ("/classify", {"input": document}),
+    ):  # fmt: skip
+        assert ranking.post(path, **fields).status == 400
+
+
 def test_ranking(ranking, ranker):
     alone = ranker.rerank("a ball", TEXTS)
     for path in ("/v1/rerank", "/v2/rerank", "/rerank"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from oxillama._util.float_text import json_of
 from oxillama.core.embedding import EmbeddingBatch
 from oxillama.core.ranking import ranked, read_pairs
+from oxillama.core.truncation import Side
 from oxillama.server.embedding_run import check_count, check_size, computed, engine_errors
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped, new_id
@@ -21,6 +22,31 @@ from oxillama.server.json_pieces import Body, written
 from oxillama.server.models import Chosen
 
 __all__ = ["classify", "embeddings", "rerank", "score"]
+
+
+class Truncation(NamedTuple):
+    """Cut of texts that a request asks for: the side, None for none, and the tokens of a text at most."""
+
+    side: Side | None
+    size: int
+
+
+def read_truncation(values: Values, size: int) -> Truncation:
+    """Reads the fields of TEI, Cohere and vLLM that cut texts. size: that of the context. Raises ApiError."""
+    wanted = values.get("truncate_prompt_tokens")
+    if wanted is not None:
+        if wanted > size:
+            text = f"truncate_prompt_tokens must be at most {size}, which the context has, not {wanted}"
+            raise bad_value("truncate_prompt_tokens", text)
+        return Truncation("start" if values.get("truncation_side") == "left" else "end", size if wanted < 0 else wanted)
+    match values.get("truncate", False):
+        case False | "NONE":
+            return Truncation(None, size)
+        case "START":
+            return Truncation("start", size)
+        case "END":
+            return Truncation("end", size)
+    return Truncation("start" if values.get("truncation_direction") == "Left" else "end", size)
 
 
 async def embeddings(exchange: Exchange) -> None:
@@ -39,7 +65,8 @@ async def embeddings(exchange: Exchange) -> None:
             text = f"dimensions must be at most {context.spec.n_embd}, which the model has, not {values['dimensions']}"
             raise bad_value("dimensions", text)
         pooling = values.get("pooling", "mean" if context.pooling in ("none", "rank") else None)
-        return EmbeddingBatch(context, listed, pooling, options)
+        side, size = read_truncation(values, context.context_size)
+        return EmbeddingBatch(context, listed, pooling, {**options, "truncate": side}, size=size)
 
     def shape(vectors: Any, n_tokens: int) -> bytes:
         text = as_base64 if values.get("encoding_format") == "base64" else json_of
@@ -79,7 +106,7 @@ async def rerank(exchange: Exchange) -> None:
     def make() -> EmbeddingBatch:
         check_size("documents", len(values["query"]) * len(documents) + sum(map(len, documents)), exchange)
         context = chosen.model.ready.engine.context
-        pairs = read_pairs(context, values["query"], documents, None)
+        pairs = read_pairs(context, values["query"], documents, None, *read_truncation(values, context.context_size))
         return EmbeddingBatch(context, pairs, "rank", adapters_of(chosen), name="documents")
 
     def shape(rows: list[Any], n_tokens: int) -> bytes:
@@ -108,12 +135,12 @@ async def score(exchange: Exchange) -> None:
 
     def make() -> EmbeddingBatch:
         check_size("text_2", sum(len(first) + len(second) for first, second in pairs), exchange)
+        cut = read_truncation(values, context.context_size)
         if ranks:
             names = {"query": "text_1", "documents": "text_2"}
-            found = engine_errors(lambda: [read_pairs(context, a, [b], None)[0] for a, b in pairs], chosen, names)
+            found = engine_errors(lambda: [read_pairs(context, a, [b], None, *cut)[0] for a, b in pairs], chosen, names)
             return EmbeddingBatch(context, found, "rank", adapters_of(chosen), name="text_2")
-        fitting = context.factory.fitting
-        ids = [fitting(f"text_{i}", text) for pair in pairs for i, text in enumerate(pair, 1)]
+        ids = [context.factory.cut(f"text_{i}", text, *cut)[0] for pair in pairs for i, text in enumerate(pair, 1)]
         return EmbeddingBatch(context, ids, None, {"normalize": True, **adapters_of(chosen)})
 
     def shape(rows: Any, n_tokens: int) -> bytes:
@@ -140,7 +167,8 @@ async def classify(exchange: Exchange) -> None:
     check_count("input", len(listed), chosen)
 
     def make() -> EmbeddingBatch:
-        return EmbeddingBatch(context, listed, "rank", adapters_of(chosen))
+        side, size = read_truncation(values, context.context_size)
+        return EmbeddingBatch(context, listed, "rank", {"truncate": side, **adapters_of(chosen)}, size=size)
 
     def shape(rows: Any, n_tokens: int) -> bytes:
         data = [labelled(i, probabilities(row, head.of_first), head.labels) for i, row in enumerate(rows)]

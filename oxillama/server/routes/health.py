@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from oxillama._util.threads import in_thread
+from oxillama._util.version import VERSION
 from oxillama.kernels import _table
 from oxillama.server.exchange import Exchange
 from oxillama.server.metrics import content_type, merged, process_metrics
 from oxillama.server.models import described
-from oxillama.server.version import VERSION
 
 __all__ = ["health", "metrics", "model", "models", "ready", "version"]
 

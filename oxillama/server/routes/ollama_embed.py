@@ -9,6 +9,7 @@ from typing import Any
 from oxillama._util.float_text import json_of
 from oxillama.core.embedding import EmbeddingBatch
 from oxillama.core.prompts import check_length
+from oxillama.core.truncation import cut_text
 from oxillama.engine.engine import Engine
 from oxillama.server.embedding_run import check_count, computed
 from oxillama.server.errors import bad_value
@@ -20,9 +21,6 @@ from oxillama.server.ollama.names import nanoseconds
 from oxillama.server.routes.ollama import chosen_model, find_model, residing
 
 __all__ = ["embed", "embeddings", "fitting_ids"]
-
-CHARACTERS = 8  # of a text for each token of the context: so many of a longer text are tokenised first
-MARGIN = 64  # tokens by which the part of a text that is tokenised is longer than what is kept of it
 
 
 async def embed(exchange: Exchange) -> None:
@@ -109,22 +107,15 @@ def limit_of(values: Values, engine: Engine, exchange: Exchange) -> int:
 def fitting_ids(
     engine: Engine, name: str, text: str, size: int, truncate: bool, cut: Callable[[str], object]
 ) -> list[int]:
-    """Tokens of a text, of which there is room for `size`; those at its end are left out, but for the one that closes
+    """Tokens of a text, of which there is room for `size`; those at its end are left out, but for those that close
     texts, and cut(name) is called. Raises ApiError, in Ollama's words, where they may not be."""
-    tokenizer = engine.tokenizer
-    if not truncate:
-        check_length(tokenizer, name, text, size)
-    n = len(text) if not truncate else CHARACTERS * size
-    while True:
-        ids = tokenizer.encode(text[:n])
-        if n >= len(text) or len(ids) >= size + MARGIN:
-            break
-        n *= 2
-    if len(ids) <= size:
+    if truncate:
+        ids, shorter = cut_text(engine.tokenizer, text, size, "end")
+        if shorter:
+            cut(name)
         return ids
-    if not truncate:
+    check_length(engine.tokenizer, name, text, size)
+    ids = engine.tokenizer.encode(text)
+    if len(ids) > size:
         raise bad_value(name, f"{name}: the input length exceeds the context length", "context_length_exceeded")
-    cut(name)
-    ends = tokenizer.encode("")[-1:]
-    closing = ends if ends and ids[-1:] == ends and ends != ids[:1] else []
-    return ids[: size - len(closing)] + closing
+    return ids

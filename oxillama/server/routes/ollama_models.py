@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 
+from oxillama._util.version import VERSION
 from oxillama.errors import LoadError
 from oxillama.gguf import open as open_gguf
 from oxillama.sampling import SamplerChain
@@ -19,7 +20,6 @@ from oxillama.server.models import ServedModel
 from oxillama.server.ollama.facts import TEMPLATE, details, facts_of, model_info, tensors_of
 from oxillama.server.ollama.names import moment, served_name, tagged, timestamp
 from oxillama.server.residence import leaves_in
-from oxillama.server.version import VERSION
 
 __all__ = ["blob", "copy", "create", "delete", "has_blob", "pull", "push", "running", "show", "tags", "version"]
 
