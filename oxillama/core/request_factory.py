@@ -165,7 +165,7 @@ class RequestFactory:
         self._source = source
         # Requests draw their tokens one after another: one buffer does for all.
         self._scratch = Candidates()
-        self._scorer = LogprobComputer(partial(_token_bytes, tokenizer), self._scratch)
+        self.scorer = LogprobComputer(partial(_token_bytes, tokenizer), self._scratch)
         self._grammars = GrammarCache(tokenizer)
         self._drafts = BoundDrafts(Target(tokenizer, n_vocab, context_size, source is not None))
 
@@ -385,7 +385,7 @@ class RequestFactory:
         bound = None if tools is None else self._grammars.held(options.chain.config, tools, serving.cache_salt)
         scores = leader.scores.sibling() if leader and leader.scores else None
         if scores is None and (options.logprobs is not None or options.prompt_logprobs is not None):
-            scores = LogprobRecorder(self._scorer, options.logprobs, options.prompt_logprobs)
+            scores = LogprobRecorder(self.scorer, options.logprobs, options.prompt_logprobs)
         shown = tools.delimiters(self._tokenizer) if tools else frozenset[int]()
         stops, kept_ids = self._stops(options, end_ids, shown)
         return GenerationRequest(

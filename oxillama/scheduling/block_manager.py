@@ -174,12 +174,13 @@ class BlockManager:
         if self.prefix is None or sequence.cache_key is None:
             return False
         size = self.block_size
-        known = self.prefix.match(sequence.cache_key, sequence.tokens, n - 1)
+        most = min(n - 1, sequence.most_cached)
+        known = self.prefix.match(sequence.cache_key, sequence.tokens, most)
         found = known[: self.prefix.n_usable(known)]
         if sequence.slots is not None:
             sequence.slots.shared_marks = [len(known) * size, (n - 1) // size * size]
         missing = self._missing_after(found, n)
-        part, n_more = self.prefix.match_partial(sequence.cache_key, found, sequence.tokens, n - 1)
+        part, n_more = self.prefix.match_partial(sequence.cache_key, found, sequence.tokens, most)
         if n_more and not self.fits([missing[0] + (self.pool.blocks.users[part] == 1), *missing[1:]], reserve):
             n_more = 0
         n_found = len(found) * size + n_more

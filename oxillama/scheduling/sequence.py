@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import itertools
 import math
+import sys
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,7 @@ class Sequence:
     cancelled: whether `Scheduler.cancel` finished it.
     rank: its place in the queue and among running sequences, set by the waiting queue.
     every_row: whether each of its tokens gives a row of logits, not only the last one.
+    most_cached: of its tokens, how many the prefix cache may give; those after it are computed in any case.
     handle: object of the caller's, such as its request; never looked into here.
     """
 
@@ -76,6 +78,7 @@ class Sequence:
         "finished",
         "handle",
         "id",
+        "most_cached",
         "n_cached",
         "n_computed",
         "n_encoded",
@@ -122,6 +125,7 @@ class Sequence:
         self.n_cached: int | None = None
         self.draft_tokens: list[int] = []
         self.every_row = False
+        self.most_cached = sys.maxsize
         self.n_recompute = 0
         self.tables: tuple[list[int], list[int]] = [], []
         self.n_freed_blocks = 0
