@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypedDict, get_args
+from typing import Any, NamedTuple, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from oxillama._util.settings import check_fields, setting, settings, settings_of
 from oxillama.chat.format import ChatFormat
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import ToolFormat
-from oxillama.config import MAX_CONTEXT, SamplingOptions, field_names
+from oxillama.config import MAX_CONTEXT, field_names
 from oxillama.core.answer_options import ToolUse, check_tool_use
 from oxillama.core.draft_options import (
     DRAFT_FIELDS,
@@ -29,6 +29,7 @@ from oxillama.core.logprobs import MAX_LOGPROBS
 from oxillama.core.prompts import Tools, check_stop
 from oxillama.core.results import CancelToken
 from oxillama.errors import ConfigError
+from oxillama.keywords import DeadlineFrom, SamplingOptions, ServingKeywords
 from oxillama.lora import LoraSet, Wanted, check_wanted
 from oxillama.sampler_config import MAX_SEED, SamplerConfig, checked_ids
 from oxillama.sampling import LogitsProcessor, SamplerChain
@@ -62,8 +63,6 @@ __all__ = [
     "read_options",
 ]
 
-DeadlineFrom = Literal["submit", "start"]
-
 
 class CacheKey(NamedTuple):
     """Properties that two sequences must share, besides tokens, for the KV of one to be that of the other.
@@ -76,15 +75,9 @@ class CacheKey(NamedTuple):
     salt: str | None
 
 
-class RequestOptions(SamplingOptions, total=False):
+class RequestOptions(SamplingOptions, ServingKeywords, total=False):
     """The keywords that are fields of `SamplerConfig`, `ServingOptions` or `DraftOptions`, and `tool_use`."""
 
-    priority: int
-    deadline: float | None
-    deadline_from: DeadlineFrom | None
-    cache_prompt: bool
-    cache_salt: str | None
-    lora: Any
     tool_use: ToolUse | None
     draft: DraftLike
     num_speculative: int

@@ -10,6 +10,7 @@ from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, MissingKeyError
 from oxillama.gguf import Metadata
 from oxillama.gguf.values import ValueType, shown
+from oxillama.sampler_config import idle_values
 
 __all__ = ["PREFIX", "STAGE_NAMES", "idle_settings", "read_sampling_defaults"]
 
@@ -40,20 +41,11 @@ _KEYS = {
     "mirostat_eta": _Key("mirostat_eta", float),
 }
 # Stages by llama.cpp's names, in the order in which both run them, with the settings that make each idle.
-_STAGES: dict[str, dict[str, Any]] = {
-    "penalties": {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
-    "dry": {"dry_multiplier": 0.0},
-    "top_n_sigma": {"top_n_sigma": 0.0},
-    "top_k": {"top_k": 0},
-    "typ_p": {"typical_p": 1.0},
-    "top_p": {"top_p": 1.0},
-    "min_p": {"min_p": 0.0},
-    "xtc": {"xtc_probability": 0.0},
-    "temperature": {"temperature": 1.0},
-}
+_ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+_STAGES: dict[str, dict[str, Any]] = {name: idle_values("typical_p" if name == "typ_p" else name) for name in _ORDER}
 # Each stage by all its names.
 STAGE_NAMES = {
-    **{name: name for name in _STAGES}, "typical": "typ_p", "typical_p": "typ_p", "nucleus": "top_p",
+    **dict(zip(_ORDER, _ORDER, strict=True)), "typical": "typ_p", "typical_p": "typ_p", "nucleus": "top_p",
     "temp": "temperature",
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from oxillama.core.beam_rounds import BeamSearchOptions
 from oxillama.core.embedding import DiffuseOptions, EmbedOptions, RerankOptions
 from oxillama.core.options import BatchOptions, ChatOptions, GenerateOptions, InfillOptions, StreamOptions
 from oxillama.core.session import SessionOptions
-from oxillama.sampler_config import SamplingOptions
+from oxillama.keywords import SamplingOptions
 from oxillama.snapshot.restore import RestoreOptions
 from tests.models.denoiser import denoiser
 
