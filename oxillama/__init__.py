@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from oxillama._util import fork as _fork  # noqa: F401  # first: before a fork, imports of other threads finish
 from oxillama._util.blas import install_guard
 from oxillama._util.lazy import give_names
+from oxillama._util.version import __version__ as __version__
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, OffloadPolicy, RopeConfig, SamplerConfig
 from oxillama.errors import (
     ChatTemplateError,
@@ -102,8 +103,6 @@ if TYPE_CHECKING:
     from oxillama.speculative.draft_model import DraftModel
     from oxillama.speculative.synthesise import synthesise_draft
     from oxillama.tokenizer import Tokenizer, TokenStream
-
-__version__ = "0.1.0"
 
 # Without a handler of the program's own, Python would print warnings to standard error.
 logging.getLogger("oxillama").addHandler(logging.NullHandler())

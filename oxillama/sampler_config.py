@@ -414,9 +414,9 @@ class SamplerConfig:
         "the temperature goes from this much below to this much above, with the entropy (normalised) to the "
         "power of `dynatemp_exponent`; 0 is off.",
         brief="the temperature follows the entropy this far up and down",
-        group="temperature",
+        group="dynatemp",
     )
-    dynatemp_exponent: float = setting(1.0, "that power.", brief="how it does", group="temperature")
+    dynatemp_exponent: float = setting(1.0, "that power.", brief="how it does", group="dynatemp")
     logit_bias: Mapping[int, float] | None = setting(
         None,
         "token id -> what is added to its logit; minus infinity bans it.",

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,9 +85,9 @@ def _read(metadata: Metadata, name: str, key: _Key, context_size: int) -> float:
         value = metadata.get_float(name)
         if metadata.type_of(name) is ValueType.FLOAT32:
             value = float(str(np.float32(value)))  # 0.7, and not the double that the nearest float32 is
-    alone: dict[str, Any] = {"temperature": 1.0, key.field: value}
+    alone: dict[str, Any] = {key.field: value}
     try:
-        SamplerConfig(**alone)
+        replace(SamplerConfig(temperature=1.0), **alone)
     except ConfigError as error:
         raise MissingKeyError(f"the metadata key {name}: {error}; `overrides` replaces it") from None
     return value

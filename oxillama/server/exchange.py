@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import time
@@ -12,13 +13,15 @@ from typing import Any, TypeVar
 from oxillama.server.admission import Slot
 from oxillama.server.auth import ANYONE, Key, anyone, cors_headers
 from oxillama.server.bodies import parse_body, read_body, unpacked
-from oxillama.server.errors import ApiError, ClientGone
+from oxillama.server.errors import ApiError, ClientGone, api_error
 from oxillama.server.field_types import Reading, Record
 from oxillama.server.headers import encoded, listed
 from oxillama.server.json_pieces import as_json, written
 from oxillama.server.service import Service
 
-__all__ = ["METHODS", "Exchange", "UsageRecord", "dumped", "new_id"]
+__all__ = ["METHODS", "Exchange", "UsageRecord", "dumped", "failure", "new_id"]
+
+log = logging.getLogger("oxillama")
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LETTERS = (b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" * 5)[:256]  # one for each byte
@@ -237,3 +240,29 @@ class Exchange:
 def dumped(value: Any) -> bytes:
     """JSON of a small value as it is sent."""
     return as_json(value).encode()
+
+
+def failure(error: Exception, exchange: Exchange) -> ApiError:
+    """Translates an error into one over HTTP; an unknown one is logged, and said without its content. No answer tells
+    where the server has its files."""
+    models = exchange.service.models
+    found = api_error(error)
+    if found is not None and found.code == "engine_failed":
+        models.note_failure(exchange.tally.model, error.__context__ if found is error else error)
+    if found is None:
+        _note(error, exchange)
+        found = ApiError(500, "internal_error", f"the request {exchange.id} failed by a fault of the server")
+    found.message = models.without_paths(found.message)
+    return found
+
+
+def _note(error: Exception, exchange: Exchange) -> None:
+    """Logs a fault, with its traceback unless the same one was logged less than a second ago."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    if exchange.service.repeats.is_new((type(error), place)) is not None:
+        log.error("request %s failed", exchange.id, exc_info=error)
+    else:
+        log.error("request %s failed as another one did: %s at %s", exchange.id, type(error).__name__, place)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oxillama.config import MAX_CONTEXT
-from oxillama.sampler_config import MAX_SEED, MAX_TOKEN
+from oxillama.sampler_config import MAX_TOKEN
 from oxillama.server.content import not_shown, other_content, result_content
 from oxillama.server.errors import bad_value
 from oxillama.server.field_types import (
@@ -24,45 +24,28 @@ from oxillama.server.field_types import (
     Record,
     Tagged,
     Text,
+    Whole,
     wrong,
 )
 from oxillama.server.fields import (
-    BIG,
     MAX_MESSAGES,
     MAX_SOURCE,
     MAX_TOOLS,
     ROLES,
-    SAMPLING,
     SCHEMA,
     SCHEMA_DEPTH,
     TEXT_PART,
     TOOL,
     accepted,
-    engine,
-    refused,
     wished,
-)  # fmt: skip
+)
 from oxillama.server.fields_numbers import MAX_TEXTS
+from oxillama.server.fields_sampling import OF_OLLAMA, refused
 from oxillama.server.ollama.names import seconds_of
 
 __all__ = ["CHAT", "COPY", "CREATE", "EMBED", "EMBEDDINGS", "GENERATE", "OPTIONS", "REGISTRY", "SHOW"]
 
 LONGEST = 1e15  # seconds
-
-
-@dataclass(frozen=True)
-class Whole:
-    """An integer, which may be written as 4096.0."""
-
-    least: int
-    most: int
-
-    def read(self, place: str, value: Any, reading: Reading) -> int:
-        whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        return Integer(self.least, self.most).read(place, whole, reading)
-
-    def schema(self) -> dict[str, Any]:
-        return Integer(self.least, self.most).schema()
 
 
 @dataclass(frozen=True)
@@ -121,38 +104,12 @@ class Lower:
         return Choice(self.values).schema()
 
 
-def as_option(name: str) -> Field:
-    """A field of sampling as chat completions have it."""
-    return next(field for field in SAMPLING if field.name == name)
-
-
-# Ranges are wider than those of OpenAI's API where Ollama has none.
-_OWN_SAMPLING = (
-    engine("temperature", Number(0, 1e6), "0 takes the likeliest token; default 0.8"),
-    engine("top_k", Whole(-1, MAX_TOKEN), "the k likeliest tokens; 0 and -1 keep all; default 40"),
-    engine("top_p", Number(0, 1), "the fewest likeliest tokens with this probability together; default 0.9"),
-    as_option("min_p"),
-    as_option("typical_p"),
-    engine("repeat_penalty", Number(0, BIG), "divides the logits of recent tokens; 1, the default, and 0 are none",
-           "repetition_penalty"),
-    engine("repeat_last_n", Whole(-1, MAX_CONTEXT), "tokens that penalties look back; -1: all; default 64",
-           "repetition_penalty_window"),
-    engine("presence_penalty", Number(-1000, 1000), "taken off once"),
-    engine("frequency_penalty", Number(-1000, 1000), "taken off for each time that a token came"),
-    engine("mirostat", Whole(0, 2), "version; 0 is off"),
-    as_option("mirostat_tau"),
-    as_option("mirostat_eta"),
-    engine("seed", Whole(-(1 << 63), MAX_SEED), "the same seed gives the same text; below 0: another one each time"),
-    as_option("stop"),
-)  # fmt: skip
-_KNOWN = {field.name for field in _OWN_SAMPLING}
 ANY_COUNT = Whole(-(1 << 31), 1 << 31)
 OPTIONS = Record((
     Field("num_predict", ANY_COUNT, "tokens to generate at most; 0 and below: as many as there is room for"),
     Field("num_ctx", Whole(0, 1 << 31), "tokens of prompt and answer: more than the server has are left out", "wish"),
-    *_OWN_SAMPLING,
+    *OF_OLLAMA,
     Field("draft_num_predict", Whole(0, 1 << 31), "draft tokens at a time, of a model with a draft; 0 is none", "wish"),
-    *(field for field in SAMPLING if field.name not in _KNOWN),
     wished("num_keep", ANY_COUNT, "an answer ends with the context: nothing is shifted out of it"),
     wished("num_batch", ANY_COUNT, "`--chunk-size` of the server"),
     wished("num_thread", ANY_COUNT, "`--threads` of the server"),

@@ -12,8 +12,7 @@ from typing import Protocol
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, DeltaReader
 from oxillama.server.errors import ApiError, ClientGone
-from oxillama.server.exchange import Exchange
-from oxillama.server.failures import failure
+from oxillama.server.exchange import Exchange, failure
 from oxillama.server.field_types import Record, Values
 from oxillama.server.generation import GenerationRun, GenerationSpec, prepare
 from oxillama.server.json_pieces import Body, in_pieces

@@ -10,10 +10,10 @@ import importlib
 import logging
 from typing import Any
 
+from oxillama._util.version import __version__
 from oxillama.errors import ConfigError
 from oxillama.server.exchange import METHODS, Exchange
 from oxillama.server.json_pieces import Body
-from oxillama.server.version import VERSION
 
 __all__ = ["Tracing"]
 
@@ -47,7 +47,7 @@ class Tracing:
             self._propagate = importlib.import_module("opentelemetry.propagate")
         except ImportError:
             raise ConfigError("otel needs opentelemetry-api: pip install '.[otel]' from a checkout") from None
-        self._tracer = self._trace.get_tracer("oxillama.server", VERSION, provider)
+        self._tracer = self._trace.get_tracer("oxillama.server", __version__, provider)
 
     def begin(self, exchange: Exchange) -> Any:
         """The span of a request, under its method until its route is known; None, and a line in the log, if the

@@ -10,7 +10,7 @@ from oxillama.server.field_types import Item, Message, Placed, Values
 from oxillama.server.fields_ollama import OPTIONS
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
-from oxillama.server.translate import PART_SEPARATOR, Translated, text_of
+from oxillama.server.translate import PART_SEPARATOR, Translated, schema_format, text_of
 
 __all__ = ["begins_answer", "messages_of", "read_as_chat", "read_as_completion", "shortened", "turn_starts"]
 
@@ -86,7 +86,7 @@ def shared(values: Values, chosen: Chosen, reading: Reading) -> tuple[dict[str, 
     if form == "json":
         found["response_format"] = {"type": "json_object"}
     elif isinstance(form, dict):
-        found["response_format"] = {"type": "json_schema", "json_schema": {"schema": form}}
+        found["response_format"] = schema_format(form)
     found["stream"] = values.get("stream", True)
     return found, {**NAMES, **{to: f"options.{name}" for to, name in _ENGINE_NAMES.items() if name in options}}
 

@@ -9,11 +9,37 @@ from oxillama._util.threads import in_thread
 from oxillama.errors import ConfigError, LoadError
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
-from oxillama.server.fields_admin import LOAD_ADAPTER, MODEL_NAME, NOTHING, UNLOAD_ADAPTER
+from oxillama.server.field_types import Field, Record, Text
+from oxillama.server.fields_sampling import refused
 from oxillama.server.heap import trim
 from oxillama.server.models import ServedModel
 
-__all__ = ["cancel", "clear_cache", "drain", "load_adapter", "load_model", "requests", "unload_adapter", "unload_model"]
+__all__ = [
+    "LOAD_ADAPTER",
+    "MODEL_NAME",
+    "NOTHING",
+    "UNLOAD_ADAPTER",
+    "cancel",
+    "clear_cache",
+    "drain",
+    "load_adapter",
+    "load_model",
+    "requests",
+    "unload_adapter",
+    "unload_model",
+]
+
+NAME = Field("lora_name", Text(1, 256), "of the adapter", required=True)
+BASE = Field("base_model", Text(1, 256), "the model that it is of; default: the first")
+LOAD_ADAPTER = Record((
+    NAME,
+    Field("lora_path", Text(1, 4096), "a file or folder below `--lora-dir`", required=True),
+    BASE,
+    refused("load_inplace", "unload it first", False),
+))  # fmt: skip
+UNLOAD_ADAPTER = Record((NAME, BASE, refused("lora_int_id", "give lora_name")))
+MODEL_NAME = Record((Field("model", Text(1, 256), "of the server's", required=True),))
+NOTHING = Record(())
 
 
 async def load_adapter(exchange: Exchange) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 
+from oxillama._util.version import __version__
 from oxillama.errors import LoadError
 from oxillama.gguf import open as open_gguf
 from oxillama.sampling import SamplerChain
@@ -15,26 +16,22 @@ from oxillama.server.field_types import Record
 from oxillama.server.fields_ollama import COPY, CREATE, REGISTRY, SHOW
 from oxillama.server.json_pieces import Body, written
 from oxillama.server.model_facts import Facts
-from oxillama.server.models import ServedModel
+from oxillama.server.models import SHOWN_SAMPLING, ServedModel
 from oxillama.server.ollama.facts import TEMPLATE, details, facts_of, model_info, tensors_of
 from oxillama.server.ollama.names import moment, served_name, tagged, timestamp
 from oxillama.server.residence import leaves_in
-from oxillama.server.version import VERSION
 
 __all__ = ["blob", "copy", "create", "delete", "has_blob", "pull", "push", "running", "show", "tags", "version"]
 
 API_VERSION = "0.33.0"  # of Ollama, whose API this is: clients ask for a least one
 INSTEAD = "models are files that the server is started with: oxillama serve -m FILE, or [[model]] of its --config"
 # Sampling that is shown as parameters of a model, with the names that options have for it.
-_PARAMETERS = {
-    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
-    "repetition_penalty": "repeat_penalty",
-}  # fmt: skip
+_PARAMETERS = {**dict(zip(SHOWN_SAMPLING, SHOWN_SAMPLING, strict=True)), "repetition_penalty": "repeat_penalty"}
 
 
 async def version(exchange: Exchange) -> None:
     """GET /api/version"""
-    await exchange.json({"version": API_VERSION, "oxillama": VERSION})
+    await exchange.json({"version": API_VERSION, "oxillama": __version__})
 
 
 async def tags(exchange: Exchange) -> None:
