@@ -11,7 +11,7 @@ DeadlineFrom = Literal["submit", "start"]
 
 
 class DrawOptions(TypedDict, total=False):
-    """How a token is drawn, of a text that is written in order and of one that is written whole."""
+    """Keywords of drawing a token, of a text that is written in order and of one that is written whole."""
 
     temperature: float
     top_k: int
@@ -20,7 +20,7 @@ class DrawOptions(TypedDict, total=False):
 
 
 class ShapingOptions(TypedDict, total=False):
-    """What may come, and not how it is drawn: keywords of a beam search, too."""
+    """Keywords that say what may come, and not how it is drawn; a beam search has them, too."""
 
     grammar: str | None
     json_schema: JsonSchema | None

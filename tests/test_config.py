@@ -15,8 +15,8 @@ from oxillama.core.options import ServingOptions
 from oxillama.errors import ConfigError
 from oxillama.keywords import DrawOptions, ServingKeywords, ShapingOptions
 from oxillama.sampler_config import CONSTRAINTS, SHAPING, fields_of, idle_values
-from oxillama.sampling.denoising import DiffusionSettings
 from oxillama.sampling.stages import STAGES, default_stages
+from oxillama.text_settings import DiffusionSettings
 
 
 def test_defaults_of_sampling():

@@ -16,8 +16,9 @@ from oxillama.core.results import CancelToken, Completion, FinishReason
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError
 from oxillama.keywords import DrawOptions
 from oxillama.lora import check_wanted
-from oxillama.sampling.denoising import DiffusionSettings, MaskedText, OnStep
+from oxillama.sampling.denoising import MaskedText
 from oxillama.scheduling.sequence import Sequence
+from oxillama.text_settings import DiffusionSettings, OnStep
 
 __all__ = [
     "DenoiseRequest",

@@ -14,7 +14,6 @@ __all__ = [
     "check_callback",
     "check_length",
     "check_no_table",
-    "check_stop",
     "check_token",
     "check_tokens",
     "fim_marks",
@@ -131,18 +130,6 @@ def check_callback(on_token: Any) -> None:
     """Raises ConfigError unless `on_token` can be called."""
     if not callable(on_token):
         raise ConfigError(f"on_token must be callable, not {type(on_token).__name__}")
-
-
-def check_stop(name: str, stop: Any) -> tuple[str, ...]:
-    """Stop strings as a tuple. Raises ConfigError for an empty one, which would stop before the first character."""
-    given = (stop,) if isinstance(stop, str) else () if stop is None else stop
-    if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise ConfigError(f"{name} must be a string or a list of strings, not {stop!r}")
-    stops = tuple(given)
-    for text in stops:
-        if not isinstance(text, str) or not text:
-            raise ConfigError(f"{name} must hold strings of at least one character, not {text!r}")
-    return stops
 
 
 def check_length(

@@ -65,10 +65,10 @@ from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError
 from oxillama.lora import Lora
 from oxillama.sampler_config import CONSTRAINTS
-from oxillama.sampling.denoising import DiffusionSettings
 from oxillama.snapshot.info import SnapshotInfo
 from oxillama.snapshot.restore import RestoreOptions, restored
 from oxillama.snapshot.resume import ResumeOptions, resume_async, resumed
+from oxillama.text_settings import DiffusionSettings
 
 __all__ = ["AsyncEngine"]
 

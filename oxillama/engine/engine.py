@@ -46,12 +46,12 @@ from oxillama.errors import ConfigError
 from oxillama.lora import Lora, as_lora
 from oxillama.metrics import MetricsSnapshot
 from oxillama.models import ModelSpec
-from oxillama.sampling.denoising import DiffusionSettings
 from oxillama.snapshot.engine_snapshots import EngineSnapshots
 from oxillama.snapshot.info import SnapshotInfo, snapshot_info
 from oxillama.snapshot.restore import RestoreOptions, restored
 from oxillama.snapshot.resume import ResumeOptions, resumed
 from oxillama.speculative.draft_model import DraftModel, OwnDraft
+from oxillama.text_settings import DiffusionSettings
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["Engine"]

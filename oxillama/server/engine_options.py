@@ -68,7 +68,7 @@ def _as_engine(name: str, value: Any) -> Any:
 
 
 def read_constraint(values: Values) -> Constraint:
-    """What the text must follow. Raises ApiError."""
+    """Reads what the text must follow. Raises ApiError."""
     given = [Constraint(name, name, values[name]) for name in FORMS if name in values]
     structured = values.get("structured_outputs", {})
     given += [
@@ -120,7 +120,7 @@ def _read_serving(values: Values, exchange: Exchange, chosen: Chosen) -> Keyword
 
 
 def _read_drafts(values: Values, reading: Reading, chosen: Chosen) -> Keywords:
-    """Where draft tokens come from, and how many at a time."""
+    """Reads where draft tokens come from, and how many at a time."""
     found: Keywords = {}
     if "prediction" in values:
         texts = text_parts(values["prediction"]["content"])
