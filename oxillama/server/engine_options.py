@@ -80,14 +80,14 @@ def read_constraint(values: Values) -> Constraint:
     if "schema" in form and form["type"] != "json_object":
         raise bad_value("response_format.schema", "response_format.schema is for the type json_object")
     if form["type"] != "text":
-        given.append(Constraint("response_format", "json_schema", _schema_of(form)))
+        given.append(Constraint("response_format", "json_schema", _read_schema(form)))
     if len(given) > 1:
         text = f"{given[0].field} and {given[1].field} are both given: a text can follow one of them"
         raise bad_value(given[1].field, text)
     return given[0] if given else NO_CONSTRAINT
 
 
-def _schema_of(form: Values) -> object:
+def _read_schema(form: Values) -> object:
     """The schema of a `response_format` of JSON: of any object, or the one under the name of its type."""
     kind = form["type"]
     if kind == "json_object":

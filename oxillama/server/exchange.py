@@ -14,9 +14,10 @@ from oxillama.server.admission import Slot
 from oxillama.server.auth import ANYONE, Key, anyone, cors_headers
 from oxillama.server.bodies import parse_body, read_body, unpacked
 from oxillama.server.errors import ApiError, ClientGone, api_error
-from oxillama.server.field_types import Reading, Record
+from oxillama.server.field_types import Reading, Record, Values
 from oxillama.server.headers import encoded, listed
 from oxillama.server.json_pieces import as_json, written
+from oxillama.server.models import Chosen
 from oxillama.server.service import Service
 
 __all__ = ["METHODS", "Exchange", "UsageRecord", "dumped", "failure", "new_id"]
@@ -125,6 +126,10 @@ class Exchange:
         if len(body) > LARGE_BODY or "content-encoding" in self.headers:
             return await self.elsewhere(lambda: self._read(record, body, kind))
         return self._read(record, body, kind)
+
+    async def read_model(self, values: Values, name: str = "model") -> Chosen:
+        """Reads which model or adapter a request names, and loads it. name: of the field. Raises ApiError."""
+        return await self.service.models.use(values.get(name))
 
     def _read(self, record: Record, body: bytes, kind: str) -> dict[str, Any]:
         body = unpacked(body, self.headers, self.service.config)

@@ -459,7 +459,7 @@ class Record:
 
 
 # Reads an object of another type than is known: (place, type, object, reading).
-Other = Callable[[str, str, dict[str, Any], Reading], Any]
+Other = Callable[[str, str, Values, Reading], object]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from oxillama.chat.messages import REASONING_FIELDS
 from oxillama.config import MAX_CONTEXT
@@ -26,6 +25,7 @@ from oxillama.server.field_types import (
     Only,
     Other,
     Record,
+    Schema,
     Tagged,
     Text,
 )
@@ -209,12 +209,12 @@ class Message:
 
     said, given = message(other_content), message(result_content)
 
-    def read(self, place: str, value: Any, reading: Reading) -> Any:
+    def read(self, place: str, value: object, reading: Reading) -> object:
         """The fields of the message. Raises ApiError for one of another form."""
         is_given = isinstance(value, dict) and value.get("role") == "tool"
         return (self.given if is_given else self.said).read(place, value, reading)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         """JSON Schema of the message."""
         return self.said.schema()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oxillama.server.content import other_content, result_content, vendor_tool
 from oxillama.server.errors import ApiError
 from oxillama.server.field_types import (
@@ -19,6 +17,7 @@ from oxillama.server.field_types import (
     Record,
     Tagged,
     Text,
+    Values,
 )  # fmt: skip
 from oxillama.server.fields import (
     MAX_MESSAGES,
@@ -100,14 +99,14 @@ CHOICE = Tagged({
 FORMAT = Tagged(forms("json_schema", Field("schema", SCHEMA, "what the text must follow", required=True)))
 
 
-def edit(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+def edit(place: str, kind: str, value: Values, reading: Reading) -> object:
     """LEFT_OUT: nothing is cleared of an earlier conversation."""
     if value.get("keep") != "all":
         reading.leave_out(f"{place}.type={kind:.64}", "nothing is cleared", "context_management.edits.type")
     return LEFT_OUT
 
 
-def thread(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+def thread(place: str, kind: str, value: Values, reading: Reading) -> object:
     """LEFT_OUT: no conversation is kept. Raises ApiError for a later part of one: clients then send it whole."""
     if kind == "continue":
         lost = ApiError(404, "thread_not_found", f"{place}: nothing is kept: send the whole conversation", place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from oxillama.config import MAX_CONTEXT
 from oxillama.sampler_config import MAX_TOKEN
@@ -22,6 +21,7 @@ from oxillama.server.field_types import (
     Other,
     Reading,
     Record,
+    Schema,
     Tagged,
     Text,
     Whole,
@@ -52,11 +52,11 @@ LONGEST = 1e15  # seconds
 class Span:
     """A duration, which is read as seconds: a number of them, or Go's form; infinite if it is below zero."""
 
-    def read(self, place: str, value: Any, reading: Reading) -> float:
+    def read(self, place: str, value: object, reading: Reading) -> float:
         text_or_number = Either({"number": Number(-LONGEST, LONGEST), "string": Text(0, 64)})
         return seconds_of(place, text_or_number.read(place, value, reading))
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"anyOf": [{"type": "number"}, {"type": "string"}]}
 
 
@@ -64,14 +64,14 @@ class Span:
 class Pictures:
     """A list of pictures, of which there may be none: the answer would miss them."""
 
-    def read(self, place: str, value: Any, reading: Reading) -> list[Any]:
+    def read(self, place: str, value: object, reading: Reading) -> list[object]:
         if not isinstance(value, list):
             raise wrong(place, "a list", value)
         if value:
             raise bad_value(place, f"{place}: pictures are not read", "unsupported_parameter")
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "array", "maxItems": 0}
 
 
@@ -79,7 +79,7 @@ class Pictures:
 class ToolPictures:
     """Pictures of a tool's result, which are left out; what is read is the text that tells the model so."""
 
-    def read(self, place: str, value: Any, reading: Reading) -> str:
+    def read(self, place: str, value: object, reading: Reading) -> str:
         if not isinstance(value, list):
             raise wrong(place, "a list", value)
         if not value:
@@ -87,7 +87,7 @@ class ToolPictures:
         reading.leave_out(place, "pictures are not read")
         return not_shown("pictures")
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "array"}
 
 
@@ -97,10 +97,10 @@ class Lower:
 
     values: tuple[str, ...]
 
-    def read(self, place: str, value: Any, reading: Reading) -> str:
+    def read(self, place: str, value: object, reading: Reading) -> str:
         return Choice(self.values).read(place, value.lower() if isinstance(value, str) else value, reading)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return Choice(self.values).schema()
 
 
@@ -185,13 +185,13 @@ class Message:
     said = message(other_content, IMAGES)
     given = message(result_content, Field("images", ToolPictures(), "left out of a tool's message"))
 
-    def read(self, place: str, value: Any, reading: Reading) -> Any:
+    def read(self, place: str, value: object, reading: Reading) -> object:
         """The fields of the message. Raises ApiError for one of another form."""
         role = value.get("role") if isinstance(value, dict) else None
         is_given = isinstance(role, str) and role.lower() == "tool"
         return (self.given if is_given else self.said).read(place, value, reading)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         """JSON Schema of the value."""
         return self.said.schema()
 

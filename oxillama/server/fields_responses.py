@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oxillama.server.content import other_content, result_content, vendor_tool
 from oxillama.server.field_types import (
     LEFT_OUT,
@@ -20,8 +18,10 @@ from oxillama.server.field_types import (
     Only,
     Placed,
     Record,
+    Schema,
     Tagged,
     Text,
+    Values,
 )  # fmt: skip
 from oxillama.server.fields import (
     CHAT,
@@ -73,7 +73,7 @@ THOUGHT = Tagged({kind: text_form(kind) for kind in ("reasoning_text", "summary_
 REASONING = ListOf(THOUGHT, MAX_MESSAGES)
 
 
-def other_item(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+def other_item(place: str, kind: str, value: Values, reading: Reading) -> object:
     """The text of an item of another kind as a message of the assistant; LEFT_OUT for one without any."""
     found = other_content(place, kind, value, reading)
     return found if found is LEFT_OUT else {"type": "message", "role": "assistant", "content": [found]}
@@ -129,7 +129,7 @@ NAMESPACE = form(
 )  # fmt: skip
 
 
-def other_tool(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+def other_tool(place: str, kind: str, value: Values, reading: Reading) -> object:
     """The functions of a namespace, each with its name; LEFT_OUT for other tools, and for a namespace of none."""
     if kind != "namespace":
         return vendor_tool(place, kind, value, reading)
@@ -200,14 +200,14 @@ LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_conte
 class Included:
     """Parts of the answer by name; those that there are none of are left out."""
 
-    def read(self, place: str, value: Any, reading: Reading) -> Any:
+    def read(self, place: str, value: object, reading: Reading) -> object:
         if value in (LOGPROBS, ENCRYPTED):
             return value
         name = Text(1, 256).read(place, value, reading)
         reading.leave_out(f"{place}={name:.64}", "there is no such part", "include")
         return LEFT_OUT
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "string", "enum": [LOGPROBS, ENCRYPTED]}
 
 

@@ -68,7 +68,7 @@ async def answered(
 ) -> None:
     """Answers a request: `record` checks its fields, `read` says what they ask for, `dialect` tells what it gives."""
     values = await exchange.fields(record)
-    chosen = await exchange.service.models.use(values.get("model"))
+    chosen = await exchange.read_model(values)
     async with running(exchange, chosen, lambda: prepare(read(values, exchange, chosen))) as run:
         await respond(exchange, run, dialect(run, values))
 

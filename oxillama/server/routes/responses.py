@@ -71,7 +71,7 @@ def read_response(values: Values, exchange: Exchange, chosen: Chosen) -> Generat
 async def input_tokens(exchange: Exchange) -> None:
     """POST /v1/responses/input_tokens"""
     values = await exchange.fields(INPUT_TOKENS)
-    chosen = await exchange.service.models.use(values.get("model"))
+    chosen = await exchange.read_model(values)
     count = await count_tokens(exchange, lambda: read_as_chat(values, exchange.reading), chosen)
     await exchange.json({"object": "response.input_tokens", "input_tokens": count})
 

@@ -148,7 +148,7 @@ def of_ollama(path, values, exchange):
         return "read"
     models = exchange.service.models
     chosen = models.find(served_name(models, values.get("model", "")))
-    ollama.residing(exchange, chosen.model, values)
+    ollama.read_stay(exchange, chosen.model, values)
     if path == "/api/embed":
         engine, given = chosen.model.ready.engine, values.get("input", "")
         for text in [given] if isinstance(given, str) else given:
