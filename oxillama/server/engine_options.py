@@ -40,7 +40,7 @@ def read_engine(values: Values, exchange: Exchange, chosen: Chosen) -> tuple[Key
     options = _read_sampling(values)
     constraint = read_constraint(values)
     config = exchange.service.config
-    deadline = max(config.request_timeout - exchange.tally.queued, 1e-3)
+    deadline = max(config.request_timeout - exchange.usage.queued, 1e-3)
     serving = _read_serving(values, exchange, chosen)
     return {**options, "deadline": deadline, **serving, **_read_drafts(values, exchange.reading, chosen)}, constraint
 

@@ -73,7 +73,7 @@ class Exchange:
         self.id = given if _ID.fullmatch(given) else new_id("req_")
         self.is_admin = False
         self.began = time.perf_counter()
-        self.tally = UsageRecord()
+        self.usage = UsageRecord()
         self.place: Slot | None = None
         self.route = "other"
         self.parameters: Mapping[str, str] = {}
@@ -151,7 +151,7 @@ class Exchange:
     def summary(self) -> dict[str, Any]:
         """Facts of the exchange for administrators: nothing of its content."""
         seconds = time.perf_counter() - self.began
-        return {"id": self.id, "key": self.key.name, "path": self.path, "model": self.tally.model, "seconds": seconds}
+        return {"id": self.id, "key": self.key.name, "path": self.path, "model": self.usage.model, "seconds": seconds}
 
     def leave(self) -> None:
         """Ends the exchange: its watcher stops."""
@@ -235,7 +235,7 @@ class Exchange:
         """Sends an error. Raises ClientGone if an answer has begun."""
         for metrics in self.service.counts(self.key):
             metrics.refused(error.code)
-        self.tally.finish_reason = error.code
+        self.usage.finish_reason = error.code
         if self.status:
             raise ClientGone
         body = error.ollama() if self.ollama else error.anthropic(self.id) if self.anthropic else error.openai()
@@ -253,7 +253,7 @@ def failure(error: Exception, exchange: Exchange) -> ApiError:
     models = exchange.service.models
     found = api_error(error)
     if found is not None and found.code == "engine_failed":
-        models.note_failure(exchange.tally.model, error.__context__ if found is error else error)
+        models.note_failure(exchange.usage.model, error.__context__ if found is error else error)
     if found is None:
         _note(error, exchange)
         found = ApiError(500, "internal_error", f"the request {exchange.id} failed by a fault of the server")

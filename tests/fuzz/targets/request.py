@@ -117,7 +117,7 @@ def refused(error):
 def made(path, values, reading):
     """What the handler of a path makes of its fields; what it left out can stand in a header."""
     exchange = SimpleNamespace(
-        service=service(), key=ANYONE, tally=UsageRecord(), warnings=[], reading=reading, is_admin=False
+        service=service(), key=ANYONE, usage=UsageRecord(), warnings=[], reading=reading, is_admin=False
     )
     if path.startswith("/api/"):
         return of_ollama(path, values, exchange)
