@@ -496,7 +496,7 @@ class SamplerConfig:
     def check_ids(self, n_vocab: int) -> None:
         """Raises ConfigError if a field has tokens that a vocabulary doesn't have."""
         for name in _WITH_IDS:
-            highest = max(_ids_of(getattr(self, name)), default=0)
+            highest = _highest_id(getattr(self, name))
             if highest >= n_vocab:
                 raise ConfigError(f"{name} must have token ids of this model, from 0 to {n_vocab - 1}, not {highest}")
 
@@ -516,13 +516,12 @@ class SamplerConfig:
         return cls(temperature=1.0, mirostat=2, mirostat_tau=tau, mirostat_eta=eta)
 
 
-def _ids_of(given: Iterable[Any] | None) -> Iterator[int]:
-    """The token ids among the items of a field, and in its lists of them."""
-    for item in given or ():
-        if isinstance(item, int):
-            yield item
-        elif not isinstance(item, str):
-            yield from item
+def _highest_id(given: Iterable[Any] | None) -> int:
+    """The highest token id of a field of ids, or of one of texts, of which some are lists of ids; 0 without any."""
+    items = given or ()
+    if isinstance(next(iter(items), 0), int):
+        return max(items, default=0)
+    return max((max(item) for item in items if not isinstance(item, str)), default=0)
 
 
 def fields_of(*groups: str) -> tuple[str, ...]:
