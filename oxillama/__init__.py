@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from oxillama._util import fork as _fork  # noqa: F401  # first: before a fork, imports of other threads finish
 from oxillama._util.blas import install_guard
 from oxillama._util.lazy import give_names
-from oxillama._util.version import VERSION
+from oxillama._util.version import __version__ as __version__
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, OffloadPolicy, RopeConfig, SamplerConfig
 from oxillama.errors import (
     ChatTemplateError,
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         TokenLogprob,
         Usage,
     )
+    from oxillama.core.scoring import ContinuationScore, Perplexity
     from oxillama.core.session import Session
     from oxillama.drafts.draft import Draft, DraftTask, Proposal, SpecStats
     from oxillama.drafts.grammar_draft import GrammarDraft
@@ -104,8 +105,6 @@ if TYPE_CHECKING:
     from oxillama.speculative.synthesise import synthesise_draft
     from oxillama.tokenizer import Tokenizer, TokenStream
 
-__version__ = VERSION
-
 # Without a handler of the program's own, Python would print warnings to standard error.
 logging.getLogger("oxillama").addHandler(logging.NullHandler())
 install_guard()
@@ -127,6 +126,7 @@ __all__ = [
     "Completion",
     "ConfigError",
     "ContextOverflowError",
+    "ContinuationScore",
     "DeadlineError",
     "Distribution",
     "Draft",
@@ -157,6 +157,7 @@ __all__ = [
     "OffloadPolicy",
     "OxiLlamaError",
     "PackedFileError",
+    "Perplexity",
     "PickleError",
     "PrefixKvCache",
     "PromptLookup",
@@ -247,6 +248,8 @@ _LAZY = {
     "MetricsSnapshot": "oxillama.metrics",
     "PrefixKvCache": "oxillama.scheduling",
     "RankedDocument": "oxillama.core.ranking",
+    "ContinuationScore": "oxillama.core.scoring",
+    "Perplexity": "oxillama.core.scoring",
     "PromptLookup": "oxillama.drafts",
     "Proposal": "oxillama.drafts",
     "ReasoningFormat": "oxillama.chat.shapes",

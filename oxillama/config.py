@@ -11,7 +11,8 @@ from oxillama._util.pickling import with_fields
 from oxillama._util.places import Path, Place
 from oxillama._util.settings import check_fields, setting, settings
 from oxillama.errors import ConfigError
-from oxillama.sampler_config import SamplerConfig, SamplingOptions
+from oxillama.keywords import SamplingOptions
+from oxillama.sampler_config import SamplerConfig
 
 __all__ = [
     "MAX_CONTEXT",

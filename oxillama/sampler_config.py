@@ -6,31 +6,31 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, Self
 
 from oxillama._util.checks import MAX_CONTEXT, check_float, check_int, is_unicode
 from oxillama._util.json_values import loads_unique
-from oxillama._util.settings import check_fields, setting, settings
+from oxillama._util.settings import check_fields, setting, settings, settings_of
 from oxillama._util.text_files import without_mark
 from oxillama.errors import ConfigError
 
 __all__ = [
     "CONSTRAINTS",
     "SCHEMA_MODES",
+    "SHAPING",
     "Biases",
     "JsonSchema",
     "SamplerConfig",
-    "SamplingOptions",
     "SchemaMode",
     "Texts",
     "checked_ids",
+    "fields_of",
+    "idle_values",
 ]
 
 JsonSchema = Mapping[str, Any] | bool | str
 SchemaMode = Literal["generate", "full"]
 SCHEMA_MODES = ("generate", "full")
-
-CONSTRAINTS = ("grammar", "json_schema", "regex", "choices")
 
 
 def _grammar(name: str, value: Any) -> str:
@@ -218,33 +218,43 @@ class SamplerConfig:
         0.7,
         "0 takes the likeliest token (after the grammar); higher is more random.",
         brief="0 takes the likeliest token",
+        idle=1.0,
     )
     top_k: int = setting(
-        40, "keep the k likeliest tokens; 0 keeps all.", most=MAX_TOKEN, brief="the k likeliest tokens; 0 keeps all"
+        40,
+        "keep the k likeliest tokens; 0 keeps all.",
+        most=MAX_TOKEN,
+        brief="the k likeliest tokens; 0 keeps all",
+        idle=0,
     )
     top_p: float = setting(
         0.9,
         "keep the fewest likeliest tokens whose probabilities add up to p; 1 keeps all.",
         most=1,
         brief="the fewest likeliest tokens with this probability together",
+        idle=1.0,
     )
     min_p: float = setting(
         0.0,
         "keep tokens at least p times as likely as the likeliest; 0 keeps all.",
         most=1,
         brief="tokens this likely, relative to the likeliest",
+        idle=0.0,
     )
     repetition_penalty: float = setting(
         1.0,
         "divides the positive logits of recent tokens and multiplies their other logits; 1 is none.",
         above=True,
         brief="divides the logits of recent tokens; 1 is none",
+        group="penalties",
+        idle=1.0,
     )
     repetition_penalty_window: int = setting(
         64,
         "how many recent tokens this and the next two penalties see, those of the prompt included; 0 is none.",
         most=MAX_CONTEXT,
         brief="tokens that penalties look back",
+        group="penalties",
     )
     seed: int | None = setting(
         None,
@@ -257,45 +267,62 @@ class SamplerConfig:
         "GBNF that the text must follow; it ends where the grammar may. None allows any text. One of grammar, "
         "json_schema, regex and choices can be given.",
         check=_grammar,
-        brief="GBNF that the text follows",
+        brief="GBNF that it follows",
     )
     json_schema: JsonSchema | None = setting(
         None,
         "a schema (a dict, a bool or JSON text) that the text, as JSON, must follow. It is kept as JSON text.",
         check=_json_schema,
         brief="a schema that the text, as JSON, follows",
+        group="grammar",
     )
     regex: str | None = setting(
-        None, "a pattern that the whole text must match.", check=_regex, brief="a pattern that the whole text matches"
+        None,
+        "a pattern that the whole text must match.",
+        check=_regex,
+        brief="a pattern that the whole text matches",
+        group="grammar",
     )
     choices: Sequence[str] | None = setting(
-        None, "texts of which it must be one.", check=_choices, brief="texts of which it is one"
+        None,
+        "texts of which it must be one.",
+        check=_choices,
+        brief="texts of which it is one",
+        group="grammar",
     )
     typical_p: float = setting(
         1.0,
         "keep the tokens whose surprise is nearest to the expected one, with probability p together; 1 keeps all.",
         most=1,
         brief="the most typical tokens with this probability together",
+        idle=1.0,
     )
     top_a: float = setting(
         0.0,
         "keep tokens with at least a times the square of the highest probability; 0 keeps all.",
         most=1,
         brief="tokens with this share of the squared highest probability",
+        idle=0.0,
     )
     eta_cutoff: float = setting(
         0.0,
         "keep tokens with a probability of min(eta, sqrt(eta) * exp(-entropy)); 0 keeps all.",
         most=1,
         brief="tokens this probable, or less where the entropy is high",
+        idle=0.0,
     )
     epsilon_cutoff: float = setting(
-        0.0, "keep tokens with this probability; 0 keeps all.", most=1, brief="tokens this probable"
+        0.0,
+        "keep tokens with this probability; 0 keeps all.",
+        most=1,
+        brief="tokens this probable",
+        idle=0.0,
     )
     top_n_sigma: float = setting(
         0.0,
         "keep logits that are at most so many standard deviations below the highest; 0 keeps all.",
         brief="logits this many standard deviations below the highest",
+        idle=0.0,
     )
     frequency_penalty: float = setting(
         0.0,
@@ -303,21 +330,41 @@ class SamplerConfig:
         least=-1000,
         most=1000,
         brief="taken off for each time that a token came",
+        group="penalties",
+        idle=0.0,
     )
     presence_penalty: float = setting(
-        0.0, "taken off a recent token's logit once.", least=-1000, most=1000, brief="taken off once"
+        0.0,
+        "taken off a recent token's logit once.",
+        least=-1000,
+        most=1000,
+        brief="taken off once",
+        group="penalties",
+        idle=0.0,
     )
     dry_multiplier: float = setting(
         0.0,
         "a token that would lengthen a repetition of n >= dry_allowed_length tokens loses dry_multiplier * "
         "dry_base ** (n - dry_allowed_length); 0 is none. The whole text counts, or the last `dry_window` tokens.",
         brief="against repetitions of several tokens; 0 is none",
+        group="dry",
+        idle=0.0,
     )
     dry_base: float = setting(
-        1.75, "base of that power.", least=1, most=1000, brief="how its penalty grows with a repetition"
+        1.75,
+        "base of that power.",
+        least=1,
+        most=1000,
+        brief="how its penalty grows with a repetition",
+        group="dry",
     )
     dry_allowed_length: int = setting(
-        2, "tokens that may be repeated without it.", least=1, most=MAX_CONTEXT, brief="tokens that may be repeated"
+        2,
+        "tokens that may be repeated without it.",
+        least=1,
+        most=MAX_CONTEXT,
+        brief="tokens that may be repeated",
+        group="dry",
     )
     dry_window: int | None = setting(
         None,
@@ -325,46 +372,65 @@ class SamplerConfig:
         least=1,
         most=MAX_CONTEXT,
         brief="tokens of the text that it looks at; default all",
+        group="dry",
     )
     dry_sequence_breakers: Iterable[str | Iterable[int]] = setting(
         ("\n", ":", '"', "*"),
         "strings (or lists of token ids) that no repetition reaches across.",
         check=_breakers,
         brief="strings that no repetition reaches across; default newline, colon, quote and asterisk",
+        group="dry",
+        ids=True,
     )
     xtc_probability: float = setting(
         0.0,
         "how often all tokens with a probability of xtc_threshold go, except the least likely of them.",
         most=1,
         brief="how often the likeliest tokens are left out",
+        group="xtc",
+        idle=0.0,
     )
-    xtc_threshold: float = setting(0.1, "probability from which they go.", most=1, brief="how probable these are")
+    xtc_threshold: float = setting(
+        0.1, "probability from which they go.", most=1, brief="how probable these are", group="xtc"
+    )
     mirostat: int = setting(
         0,
         "1 or 2 (its version) steers to a surprise of `mirostat_tau` bits a token, in steps of `mirostat_eta`, and "
         "takes the place of the cuts, from top_k to xtc; 0 is off.",
         most=2,
         brief="version; 0 is off",
+        idle=0,
     )
     mirostat_tau: float = setting(
-        5.0, "surprise of mirostat, in bits a token.", most=1000, brief="surprise to steer to, in bits"
+        5.0,
+        "surprise of mirostat, in bits a token.",
+        most=1000,
+        brief="surprise to steer to, in bits",
+        group="mirostat",
     )
-    mirostat_eta: float = setting(0.1, "step of mirostat.", most=10, brief="how quickly")
+    mirostat_eta: float = setting(0.1, "step of mirostat.", most=10, brief="how quickly", group="mirostat")
     dynatemp_range: float = setting(
         0.0,
         "the temperature goes from this much below to this much above, with the entropy (normalised) to the "
         "power of `dynatemp_exponent`; 0 is off.",
         brief="the temperature follows the entropy this far up and down",
+        group="dynatemp",
     )
-    dynatemp_exponent: float = setting(1.0, "that power.", brief="how it does")
+    dynatemp_exponent: float = setting(1.0, "that power.", brief="how it does", group="dynatemp")
     logit_bias: Mapping[int, float] | None = setting(
         None,
         "token id -> what is added to its logit; minus infinity bans it.",
         check=_checked_biases,
         brief="added to a token's logit",
+        ids=True,
     )
     banned_tokens: Iterable[int] = setting(
-        (), "ids of tokens that never come.", check=checked_ids, brief="ids of tokens that never come"
+        (),
+        "ids of tokens that never come.",
+        check=checked_ids,
+        brief="ids of tokens that never come",
+        group="logit_bias",
+        ids=True,
     )
     schema_mode: SchemaMode = setting(
         "generate",
@@ -375,12 +441,15 @@ class SamplerConfig:
         "instances.",
         choices=SCHEMA_MODES,
         brief="`generate`, or `full` for all instances of a schema",
+        group="grammar",
     )
     allowed_token_ids: Iterable[int] | None = setting(
         None,
         "ids of the only tokens that may come, the end's too; None allows all.",
         check=_allowed,
         brief="the only tokens that may come",
+        group="masks",
+        ids=True,
     )
     bad_words: Iterable[str | Iterable[int]] = setting(
         (),
@@ -389,6 +458,8 @@ class SamplerConfig:
         "still spell it. What the prompt ends with doesn't count.",
         check=_bad_words,
         brief="words that never come",
+        group="masks",
+        ids=True,
     )
     min_tokens: int = setting(
         0,
@@ -396,6 +467,7 @@ class SamplerConfig:
         "stopping criterion is asked.",
         most=MAX_CONTEXT,
         brief="tokens before the text may end",
+        group="masks",
     )
 
     def __post_init__(self) -> None:
@@ -419,21 +491,12 @@ class SamplerConfig:
     @property
     def masking(self) -> str | None:
         """Name of the first field for which a chain needs the stage `masks`, if there is one."""
-        if self.allowed_token_ids is not None:
-            return "allowed_token_ids"
-        return "bad_words" if self.bad_words else "min_tokens" if self.min_tokens else None
+        return next((one.name for one in _MASKING if getattr(self, one.name) != one.default), None)
 
     def check_ids(self, n_vocab: int) -> None:
         """Raises ConfigError if a field has tokens that a vocabulary doesn't have."""
-        given: list[tuple[str, Iterable[int]]] = [
-            ("logit_bias", self.logit_bias or ()),
-            ("banned_tokens", self.banned_tokens),
-            ("allowed_token_ids", self.allowed_token_ids or ()),
-        ]
-        given += [("dry_sequence_breakers", ids) for ids in self.dry_sequence_breakers if not isinstance(ids, str)]
-        given += [("bad_words", ids) for ids in self.bad_words if not isinstance(ids, str)]
-        for name, ids in given:
-            highest = max(ids, default=0)
+        for name in _WITH_IDS:
+            highest = _highest_id(getattr(self, name))
             if highest >= n_vocab:
                 raise ConfigError(f"{name} must have token ids of this model, from 0 to {n_vocab - 1}, not {highest}")
 
@@ -453,42 +516,29 @@ class SamplerConfig:
         return cls(temperature=1.0, mirostat=2, mirostat_tau=tau, mirostat_eta=eta)
 
 
-class SamplingOptions(TypedDict, total=False):
-    """The fields of `SamplerConfig` as keywords."""
+def _highest_id(given: Iterable[Any] | None) -> int:
+    """The highest token id of a field of ids, or of one of texts, of which some are lists of ids; 0 without any."""
+    items = given or ()
+    if isinstance(next(iter(items), 0), int):
+        return max(items, default=0)
+    return max((max(item) for item in items if not isinstance(item, str)), default=0)
 
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    repetition_penalty_window: int
-    seed: int | None
-    grammar: str | None
-    json_schema: JsonSchema | None
-    regex: str | None
-    choices: Sequence[str] | None
-    typical_p: float
-    top_a: float
-    eta_cutoff: float
-    epsilon_cutoff: float
-    top_n_sigma: float
-    frequency_penalty: float
-    presence_penalty: float
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_window: int | None
-    dry_sequence_breakers: Iterable[str | Iterable[int]]
-    xtc_probability: float
-    xtc_threshold: float
-    mirostat: int
-    mirostat_tau: float
-    mirostat_eta: float
-    dynatemp_range: float
-    dynatemp_exponent: float
-    logit_bias: Mapping[int, float] | None
-    banned_tokens: Iterable[int]
-    schema_mode: SchemaMode
-    allowed_token_ids: Iterable[int] | None
-    bad_words: Iterable[str | Iterable[int]]
-    min_tokens: int
+
+def fields_of(*groups: str) -> tuple[str, ...]:
+    """The names of the fields of `SamplerConfig` that belong to stages of sampling, in the order of the stages."""
+    known = settings_of(SamplerConfig).values()
+    return tuple(one.name for group in groups for one in known if one.group == group)
+
+
+def idle_values(*groups: str) -> dict[str, float]:
+    """Fields and values with which these stages of sampling do nothing."""
+    known = settings_of(SamplerConfig)
+    return {name: idle for name in fields_of(*groups) if (idle := known[name].idle) is not None}
+
+
+# What a text can follow: one of these fields.
+CONSTRAINTS = tuple(name for name in fields_of("grammar") if settings_of(SamplerConfig)[name].default is None)
+# Fields that say what may come, and not how to draw.
+SHAPING = fields_of("grammar", "logit_bias", "masks")
+_MASKING = [settings_of(SamplerConfig)[name] for name in fields_of("masks")]
+_WITH_IDS = [one.name for one in settings_of(SamplerConfig).values() if one.ids]

@@ -3,12 +3,20 @@
 import dataclasses
 import math
 import pickle
+from typing import get_type_hints
 
 import numpy as np
 import pytest
 
+from oxillama._util.settings import settings_of
 from oxillama.config import EngineConfig, RopeConfig, SamplerConfig, SamplingOptions, field_names
+from oxillama.core.denoising import DiffuseOptions
+from oxillama.core.options import ServingOptions
 from oxillama.errors import ConfigError
+from oxillama.keywords import DrawOptions, ServingKeywords, ShapingOptions
+from oxillama.sampler_config import CONSTRAINTS, SHAPING, fields_of, idle_values
+from oxillama.sampling.stages import STAGES, default_stages
+from oxillama.text_settings import DiffusionSettings
 
 
 def test_defaults_of_sampling():
@@ -25,6 +33,37 @@ def test_greedy_is_plain_argmax():
 
 def test_every_field_is_a_keyword():
     assert set(SamplingOptions.__annotations__) == set(field_names(SamplerConfig))
+    assert set(ShapingOptions.__annotations__) == set(SHAPING)
+    assert set(ServingKeywords.__annotations__) == set(field_names(ServingOptions))
+    assert set(DiffuseOptions.__annotations__) == set(field_names(DiffusionSettings))
+
+
+def test_keywords_have_the_types_of_their_fields():
+    """A keyword's type may leave None out, which stands for a field that is not given."""
+    types = get_type_hints(SamplerConfig)
+    assert get_type_hints(SamplingOptions) == {name: types[name] for name in SamplingOptions.__annotations__}
+    of_diffusion = get_type_hints(DiffusionSettings)
+    assert get_type_hints(DrawOptions) == {name: of_diffusion[name] for name in DrawOptions.__annotations__}
+
+
+def test_fields_know_their_stage():
+    assert CONSTRAINTS == ("grammar", "json_schema", "regex", "choices")
+    assert fields_of("masks") == ("allowed_token_ids", "bad_words", "min_tokens")
+    assert idle_values("penalties", "dry", "xtc", "top_k", "typical_p") == {
+        "repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "dry_multiplier": 0.0,
+        "xtc_probability": 0.0, "top_k": 0, "typical_p": 1.0,
+    }  # fmt: skip
+    known = settings_of(SamplerConfig)
+    every = {name: one.idle for name, one in known.items() if one.idle is not None}
+    assert default_stages(SamplerConfig(**every)) == [STAGES["grammar"], STAGES["draw"]]
+
+
+@pytest.mark.parametrize("field", ["logit_bias", "banned_tokens", "allowed_token_ids", "bad_words"])
+def test_ids_beyond_the_vocabulary_are_refused_by_field(field):
+    given = {"logit_bias": {9: 1.0}, "bad_words": ["a", [1, 9]]}.get(field, [1, 9])
+    SamplerConfig(**{field: given}).check_ids(10)
+    with pytest.raises(ConfigError, match=f"^{field} must have token ids of this model, from 0 to 8, not 9$"):
+        SamplerConfig(**{field: given}).check_ids(9)
 
 
 @pytest.mark.parametrize(

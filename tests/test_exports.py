@@ -34,8 +34,8 @@ PUBLIC = {
     "ChatTemplate", "Grammar", "GrammarState", "JsonSchemaCompiler", "KvCachePool", "Lora", "PrefixKvCache",
     "Sampler", "SamplerChain", "Scheduler", "Sequence", "SequencePool", "SequenceState", "Session", "TokenStream",
     "Tokenizer", "Vocabulary", "apply_grammar_mask", "gguf",
-    "DraftSelection", "RankedDocument", "select_draft", "shipped_draft", "synthesise_draft",
-    "merge_lora",
+    "DraftSelection", "ContinuationScore", "Perplexity", "RankedDocument", "select_draft", "shipped_draft",
+    "merge_lora", "synthesise_draft",
     # guessing ahead
     "Distribution", "Draft", "DraftModel", "DraftTask", "GrammarDraft", "PromptLookup", "Proposal", "SpecStats",
     "SpeculativeDecoder", "SpeculativeEngine",

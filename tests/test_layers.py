@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 # Parts of the package by layer; a part imports its own layer and those below. Leaves import leaves.
 LAYERS = (
-    ("errors", "_util", "sampler_config", "config", "metrics", "layer_state"),
+    ("errors", "_util", "sampler_config", "keywords", "text_settings", "config", "metrics", "layer_state"),
     ("kernels",),
     ("gguf", "kv_cache", "tokenizer", "chat", "grammar", "hub"),
     ("models", "sampling", "lora", "offload"),
@@ -27,7 +27,7 @@ LAYERS = (
 )
 # Parts on one layer that must not know each other, and more: part -> what it never imports.
 NEVER = {
-    "_util": ("sampler_config", "config", "metrics", "layer_state"),
+    "_util": ("sampler_config", "keywords", "text_settings", "config", "metrics", "layer_state"),
     "kernels": ("config", "metrics"),
     "models": ("sampling", "kv_cache"),
     "sampling": ("models", "kv_cache"),

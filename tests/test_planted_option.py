@@ -1,6 +1,6 @@
 """A field that is added to `SamplerConfig` shows in help, on the command line, in the server and on the site.
 
-It is planted in a copy of the package that is links but for one file.
+It is planted in a copy of the package that is links but for two files: the field, and the keyword for static typing.
 """
 
 import json
@@ -62,13 +62,16 @@ def planted(tmp_path):
         target.mkdir()
         for name in files:
             (target / name).symlink_to(Path(folder) / name)
-    source = tmp_path / "oxillama" / "sampler_config.py"
+    plant(tmp_path / "oxillama" / "sampler_config.py", FIELD, "    min_tokens: int = setting(\n")
+    plant(tmp_path / "oxillama" / "keywords.py", "    zeal: float\n", "    min_p: float\n")
+    return tmp_path
+
+
+def plant(source, line, before):
     text = source.read_text()
     source.unlink()
-    place, keywords = "    min_tokens: int = setting(\n", "    min_tokens: int\n"
-    assert text.count(place) == text.count(keywords) == 1
-    source.write_text(text.replace(place, FIELD + place).replace(keywords, "    zeal: float\n" + keywords))
-    return tmp_path
+    assert text.count(before) == 1
+    source.write_text(text.replace(before, line + before))
 
 
 def test_a_planted_field_shows_everywhere(planted):

@@ -113,51 +113,67 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
-# Other packages' names for arguments that have another name here, or that difflib matches wrongly.
-_ELSEWHERE = {
-    "response_format": "json_schema",
-    "format": "json_schema",
-    "guided_json": "json_schema",
-    "json_mode": "json_schema",
-    "guided_regex": "regex",
-    "n_ctx": "context_size",
-    "num_ctx": "context_size",
-    "max_model_len": "context_size",
-    "n_batch": "prefill_chunk_size",
-    "n_ubatch": "prefill_chunk_size",
-    "cache_type_k": "kv_type",
-    "cache_type_v": "kv_type",
-    "n_predict": "max_tokens",
-    "num_predict": "max_tokens",
-    "num_return_sequences": "n",
-    "random_seed": "seed",
-    "sampling_params": "sampler",
-    "do_sample": "temperature",
-    "repeat_last_n": "repetition_penalty_window",
-    "mirostat_mode": "mirostat",
-    "mirostat_lr": "mirostat_eta",
-    "mirostat_ent": "mirostat_tau",
-    "bad_words_ids": "bad_words",
-    "suppress_tokens": "banned_tokens",
-    "eos_token_id": "stop_token_ids",
-    "min_new_tokens": "min_tokens",
-    "include_stop_str_in_output": "include_stop",
-    "timeout": "deadline",
-    "time_limit": "deadline",
-    "max_time": "deadline",
-    "callback": "on_token",
-    "streamer": "on_token",
-    "assistant_model": "draft",
-    "num_draft_tokens": "num_speculative",
-    "prompt_lookup_num_tokens": "num_speculative",
-    "functions": "tools",
-    "function_call": "tool_choice",
-    "top_logprobs": "logprobs",
+# Other packages' names for arguments that have another name here, or that difflib matches wrongly: ours -> theirs.
+_THEIRS = {
+    "json_schema": (
+        "response_format",
+        "format",
+        "guided_json",
+        "json_mode",
+    ),
+    "regex": ("guided_regex",),
+    "context_size": (
+        "n_ctx",
+        "num_ctx",
+        "max_model_len",
+    ),
+    "prefill_chunk_size": (
+        "n_batch",
+        "n_ubatch",
+    ),
+    "kv_type": (
+        "cache_type_k",
+        "cache_type_v",
+    ),
+    "max_tokens": (
+        "n_predict",
+        "num_predict",
+    ),
+    "n": ("num_return_sequences",),
+    "seed": ("random_seed",),
+    "sampler": ("sampling_params",),
+    "temperature": ("do_sample",),
+    "repetition_penalty_window": ("repeat_last_n",),
+    "mirostat": ("mirostat_mode",),
+    "mirostat_eta": ("mirostat_lr",),
+    "mirostat_tau": ("mirostat_ent",),
+    "bad_words": ("bad_words_ids",),
+    "banned_tokens": ("suppress_tokens",),
+    "stop_token_ids": ("eos_token_id",),
+    "min_tokens": ("min_new_tokens",),
+    "include_stop": ("include_stop_str_in_output",),
+    "deadline": (
+        "timeout",
+        "time_limit",
+        "max_time",
+    ),
+    "on_token": (
+        "callback",
+        "streamer",
+    ),
+    "draft": ("assistant_model",),
+    "num_speculative": (
+        "num_draft_tokens",
+        "prompt_lookup_num_tokens",
+    ),
+    "tools": ("functions",),
+    "tool_choice": ("function_call",),
+    "logprobs": ("top_logprobs",),
 }
-# Keywords of other packages for which an engine has a method.
+_ELSEWHERE = {its: ours for ours, theirs in _THEIRS.items() for its in theirs}
 # Names of fields elsewhere that are near those of other things.
 _APART = ("conversation_id", "models", "seed", "speed")
-
+# Keywords of other packages for which an engine has a method.
 _METHODS = {
     "stream": "stream()",
     "suffix": "infill(prefix, suffix)",

@@ -37,7 +37,8 @@ class Setting:
     text: its meaning, whole. brief: the same in a few words, for flags and tables.
     least, most: of a number; above: more than `least`. choices: of a text. check: (shown, value) -> the value as it is
         kept; by the kind of the field, its bounds and choices where none is given.
-    size: a number of bytes. metavar: its value in the help of a flag. secret: not shown.
+    size: a number of bytes. metavar: its value in the help of a flag. secret: not shown. ids: it has token ids.
+    group: the field that it belongs to; without one, itself. idle: its value with which its group does nothing.
     """
 
     text: str
@@ -50,6 +51,9 @@ class Setting:
     size: bool = False
     metavar: str = ""
     secret: bool = False
+    ids: bool = False
+    group: str = ""
+    idle: float | None = None
     name: str = ""
     shown: str = ""
     default: Any = None
@@ -64,9 +68,10 @@ class Setting:
 
 def setting(default: T, text: str, *, brief: str = "", least: float = 0, most: float = math.inf, above: bool = False,
             choices: tuple[str, ...] = (), check: Check = unchecked, size: bool = False, metavar: str = "",
-            secret: bool = False) -> T:  # fmt: skip
+            secret: bool = False, ids: bool = False, group: str = "", idle: float | None = None) -> T:  # fmt: skip
     """A field of a settings class, with all that help, checks, flags and tables need; `Setting` says what they mean."""
-    known = Setting(text, brief or text.removesuffix("."), least, most, above, choices, check, size, metavar, secret)
+    brief = brief or text.removesuffix(".")
+    known = Setting(text, brief, least, most, above, choices, check, size, metavar, secret, ids, group, idle)
     found: T = field(default=default, repr=not secret, metadata={"setting": known})
     return found
 
@@ -122,7 +127,10 @@ def _declared(one: Any, prefix: str) -> Setting:
     kind = written.removesuffix(" | None")
     known: Setting = one.metadata["setting"]
     check = _check_of(one.name, kind, known) if known.check is unchecked else known.check
-    return replace(known, name=one.name, shown=prefix + one.name, default=one.default, kind=kind, check=check)
+    group = known.group or one.name
+    return replace(
+        known, name=one.name, shown=prefix + one.name, default=one.default, kind=kind, check=check, group=group
+    )
 
 
 def _check_of(name: str, kind: str, known: Setting) -> Check:

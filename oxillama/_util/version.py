@@ -1,5 +1,5 @@
 """Version of the package, which pyproject.toml has too."""
 
-__all__ = ["VERSION"]
+__all__ = ["__version__"]
 
-VERSION = "0.1.0"
+__version__ = "0.1.0"

@@ -30,8 +30,8 @@ def add_constraints(parser: argparse.ArgumentParser) -> None:
 def read_constraints(args: argparse.Namespace) -> dict[str, Any]:
     """Keywords for `Engine.stream`. Raises ConfigError for a file that isn't text, or can't be read."""
     given = {name: getattr(args, name) for name in CONSTRAINT_FLAGS}
-    for name in ("grammar", "json_schema"):
-        path = getattr(args, f"{name}_file")
+    for name in CONSTRAINT_FLAGS:
+        path = getattr(args, f"{name}_file", None)
         if path is not None:
             given[name] = read_text_file(f"{CONSTRAINT_FLAGS[name]}-file", path)
     return {name: value for name, value in (given | {"schema_mode": args.schema_mode}).items() if value is not None}

@@ -11,6 +11,7 @@ from oxillama._util.settings import Setting, settings_of
 from oxillama.cli.flags import add_flags, given
 from oxillama.cli.options import add_engine_options, load_engine, read_prompt
 from oxillama.cli.text import speed_line
+from oxillama.text_settings import DiffusionSettings
 
 __all__ = ["add_diffuse_options", "diffuse", "diffuse_settings"]
 
@@ -30,8 +31,6 @@ def add_diffuse_options(parser: argparse.ArgumentParser) -> None:
 
 def diffuse_settings() -> list[Setting]:
     """Options of `Engine.diffuse` that are flags."""
-    from oxillama.sampling.denoising import DiffusionSettings
-
     return [one for name, one in settings_of(DiffusionSettings).items() if name not in LEFT_OUT]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from oxillama._util.settings import Setting, settings_of
 from oxillama.sampler_config import CONSTRAINTS, SamplerConfig
+from oxillama.text_settings import DraftSettings, ServingSettings, TextSettings
 
 __all__ = ["LEFT_OUT", "add_flags", "draft_settings", "flag_of", "given", "sampling_settings", "text_settings"]
 
@@ -40,17 +41,13 @@ def sampling_settings() -> list[Setting]:
 
 def text_settings() -> list[Setting]:
     """Other options of a text that are flags."""
-    from oxillama.core.options import ServingOptions, TextOptions  # which import the engine
-
-    found = [one for kind in (TextOptions, ServingOptions) for one in settings_of(kind).values()]
+    found = [one for kind in (TextSettings, ServingSettings) for one in settings_of(kind).values()]
     return [one for one in found if one.name not in LEFT_OUT]
 
 
 def draft_settings() -> list[Setting]:
     """Options of drafts that are flags, beside --draft."""
-    from oxillama.core.draft_options import DraftOptions
-
-    return [one for name, one in settings_of(DraftOptions).items() if name not in LEFT_OUT]
+    return [one for name, one in settings_of(DraftSettings).items() if name not in LEFT_OUT]
 
 
 def flag_of(name: str) -> str:

@@ -31,6 +31,7 @@ from oxillama.cli.statuses import FailedCheckError
 from oxillama.cli.values import with_sizes
 from oxillama.config import EngineConfig, field_names
 from oxillama.server.config import ServerConfig, from_environment, from_file, from_texts, shown_default
+from oxillama.text_settings import MAX_SPECULATIVE
 
 if TYPE_CHECKING:
     from oxillama.server.serve import ServerProcess
@@ -229,8 +230,6 @@ def _drafts(name: str, given: Any, place: str, number: Any, options: dict[str, A
     if not isinstance(given, str):
         raise oxillama.ConfigError(f"{name} must be a file, or one of {', '.join(NAMED)}, not {given!r:.60}")
     if number is not None:
-        from oxillama.core.draft_options import MAX_SPECULATIVE
-
         check_int(place, number, 0, MAX_SPECULATIVE)
     if given in NAMED:
         return {"weights": weights, "draft": given, "num_speculative": number}

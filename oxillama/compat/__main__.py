@@ -8,13 +8,10 @@ from oxillama.compat.settings import CONSTRUCTOR
 
 def tables() -> str:
     """Keywords of the constructor, of completions, and of chats beside these, in Markdown."""
-    known = {k.name for k in COMPLETION}
     parts = {
         "Llama": rows(CONSTRUCTOR),
         "create_completion": rows(COMPLETION),
-        "create_chat_completion": rows(
-            k for k in CHAT if k.name not in known or k.name in ("temperature", "max_tokens")
-        ),
+        "create_chat_completion": rows(k for k in CHAT if k not in COMPLETION),
     }
     return "\n\n".join(f"### {name}\n\n{text}" for name, text in parts.items())
 

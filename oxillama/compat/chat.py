@@ -13,7 +13,7 @@ from oxillama.compat import completion
 from oxillama.compat.keywords import REQUIRED, Keyword, check_defaults
 from oxillama.compat.llama_grammar import LlamaGrammar
 from oxillama.compat.model import LlamaLike
-from oxillama.compat.sampling import SAMPLING
+from oxillama.compat.sampling import CUTS, FOR_TEXTS, MIROSTAT, OCCURRENCES, REPEAT, SEED, TEMPERATURE, TOP_K
 from oxillama.core.answer_options import AnswerOptions, ToolUse
 from oxillama.core.chat import reading_of
 from oxillama.core.options import PromptOptions
@@ -44,17 +44,20 @@ CHAT: tuple[Keyword, ...] = (
     Keyword("function_call", None, "honoured", "as `tool_choice`"),
     Keyword("tools", None, "honoured", "calls are found in the answer, and held to their schemas"),
     Keyword("tool_choice", None, "honoured", "a tool, auto, none, or required"),
-    SAMPLING["temperature"]._replace(default=0.2),
-    *(SAMPLING[name] for name in ("top_p", "top_k", "min_p", "typical_p")),
+    TEMPERATURE._replace(default=0.2),
+    CUTS[0],
+    TOP_K,
+    *CUTS[1:],
     Keyword("stream", False, "honoured", "also with `tools`"),
     Keyword("stop", [], "honoured", "a string or a list"),
-    SAMPLING["seed"],
+    SEED,
     Keyword("response_format", None, "honoured", "text, json_object (with `schema`) or json_schema"),
     Keyword("max_tokens", None, "honoured", "None, 0 or less: up to the context's end"),
-    *(SAMPLING[name] for name in ("presence_penalty", "frequency_penalty", "repeat_penalty", "tfs_z")),
-    *(SAMPLING[name] for name in ("mirostat_mode", "mirostat_tau", "mirostat_eta")),
+    *OCCURRENCES[::-1],
+    REPEAT,
+    *MIROSTAT,
     Keyword("model", None, "honoured", "the name in the answer"),
-    *(SAMPLING[name] for name in ("logits_processor", "grammar", "logit_bias")),
+    *FOR_TEXTS,
     Keyword("logprobs", None, "honoured", "True; needs `logits_all=True`, as there"),
     Keyword("top_logprobs", None, "honoured", "with `logprobs`"),
 )
@@ -190,7 +193,7 @@ def _schema(form: Any) -> Any:
     if kind == "json_object":
         return {"type": "object"} if form.get("schema") is None else form["schema"]
     if kind == "json_schema":
-        found = form.get("json_schema")
+        found = form.get(kind)
         if not isinstance(found, Mapping) or "schema" not in found:
             raise ConfigError('response_format["json_schema"] must be a dict with a "schema"')
         return found["schema"]

@@ -11,7 +11,20 @@ from typing import Any
 from oxillama._util.checks import check_bool, check_int
 from oxillama.compat.keywords import REQUIRED, Keyword
 from oxillama.compat.model import LlamaLike
-from oxillama.compat.sampling import SAMPLING, Criterion, engine_processors, sampler_config
+from oxillama.compat.sampling import (
+    CRITERIA,
+    CUTS,
+    FOR_TEXTS,
+    MIROSTAT,
+    OCCURRENCES,
+    REPEAT,
+    SEED,
+    TEMPERATURE,
+    TOP_K,
+    Criterion,
+    engine_processors,
+    sampler_config,
+)
 from oxillama.config import MAX_CONTEXT
 from oxillama.core.answer_options import ToolUse
 from oxillama.core.prompts import plain
@@ -25,16 +38,20 @@ COMPLETION: tuple[Keyword, ...] = (
     Keyword("prompt", REQUIRED, "honoured", "text or token ids, or a list of these, which is computed together"),
     Keyword("suffix", None, "honoured", "with models that were trained for fill-in-the-middle"),
     Keyword("max_tokens", 16, "honoured", "None, 0 or less: up to the context's end"),
-    *(SAMPLING[name] for name in ("temperature", "top_p", "min_p", "typical_p")),
+    TEMPERATURE,
+    *CUTS,
     Keyword("logprobs", None, "honoured", "needs `logits_all=True`, as there"),
     Keyword("echo", False, "honoured", ""),
     Keyword("stop", [], "honoured", "a string or a list"),
-    *(SAMPLING[name] for name in ("frequency_penalty", "presence_penalty", "repeat_penalty", "top_k")),
+    *OCCURRENCES,
+    REPEAT,
+    TOP_K,
     Keyword("stream", False, "honoured", "of one prompt"),
-    SAMPLING["seed"],
-    *(SAMPLING[name] for name in ("tfs_z", "mirostat_mode", "mirostat_tau", "mirostat_eta")),
+    SEED,
+    *MIROSTAT,
     Keyword("model", None, "honoured", "the name in the answer"),
-    *(SAMPLING[name] for name in ("stopping_criteria", "logits_processor", "grammar", "logit_bias")),
+    CRITERIA,
+    *FOR_TEXTS,
 )
 
 

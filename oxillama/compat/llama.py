@@ -26,7 +26,15 @@ from oxillama.compat.llama_speculative import LlamaDraftModel
 from oxillama.compat.llama_tokenizer import BaseLlamaTokenizer, LlamaTokenizer
 from oxillama.compat.one_sequence import OneSequence
 from oxillama.compat.sampling import (
-    SAMPLING,
+    CRITERIA,
+    CUTS,
+    GRAMMAR,
+    MIROSTAT,
+    OCCURRENCES,
+    PROCESSOR,
+    REPEAT,
+    TEMP,
+    TOP_K,
     Criterion,
     LogitsProcessor,
     LogitsProcessorList,
@@ -64,19 +72,25 @@ __all__ = [
     "StoppingCriteriaList",
 ]
 
-_COMMON = ("top_k", "top_p", "min_p", "typical_p", "temp", "repeat_penalty")
-_REST = ("tfs_z", "mirostat_mode")
+_COMMON = (TOP_K, *CUTS, TEMP, REPEAT)
 SAMPLE: tuple[Keyword, ...] = (
-    *(SAMPLING[n] for n in (*_COMMON, "frequency_penalty", "presence_penalty", *_REST, "mirostat_eta", "mirostat_tau")),
-    *(SAMPLING[n] for n in ("penalize_nl", "logits_processor", "grammar")),
+    *_COMMON,
+    *OCCURRENCES,
+    *MIROSTAT[:2],
+    *MIROSTAT[:1:-1],
+    *PROCESSOR,
+    GRAMMAR,
     Keyword("idx", None, "honoured", "position whose logits count; another than the last needs `logits_all=True`"),
 )
 GENERATE: tuple[Keyword, ...] = (
     Keyword("tokens", REQUIRED, "honoured", "token ids"),
-    *(SAMPLING[n] for n in _COMMON),
+    *_COMMON,
     Keyword("reset", True, "honoured", "False: the tokens follow what was evaluated"),
-    *(SAMPLING[n] for n in ("frequency_penalty", "presence_penalty", *_REST, "mirostat_tau", "mirostat_eta")),
-    *(SAMPLING[n] for n in ("penalize_nl", "logits_processor", "stopping_criteria", "grammar")),
+    *OCCURRENCES,
+    *MIROSTAT,
+    *PROCESSOR,
+    CRITERIA,
+    GRAMMAR,
 )
 
 

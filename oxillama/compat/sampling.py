@@ -13,11 +13,23 @@ from oxillama._util.checks import check_float, check_int
 from oxillama.compat.keywords import Keyword
 from oxillama.compat.llama_grammar import LlamaGrammar
 from oxillama.compat.wording import renamed
+from oxillama.config import field_names
 from oxillama.errors import ConfigError
-from oxillama.sampler_config import SamplerConfig
+from oxillama.sampler_config import SamplerConfig, idle_values
 
 __all__ = [
-    "SAMPLING",
+    "CRITERIA",
+    "CUTS",
+    "FOR_TEXTS",
+    "GRAMMAR",
+    "MIROSTAT",
+    "OCCURRENCES",
+    "PROCESSOR",
+    "REPEAT",
+    "SEED",
+    "TEMP",
+    "TEMPERATURE",
+    "TOP_K",
     "Criterion",
     "LogitsProcessor",
     "LogitsProcessorList",
@@ -33,68 +45,67 @@ Scores = NDArray[np.single]
 LogitsProcessor = Callable[[Ids, Scores], Scores]
 StoppingCriteria = Callable[[Ids, Scores], bool]
 
-# name -> keyword, for the tables of methods, whose orders differ.
-SAMPLING = {
-    k.name: k
-    for k in (
-        Keyword("top_k", 40, "honoured", "0 or less keeps all"),
-        Keyword("top_p", 0.95, "honoured", ""),
-        Keyword("min_p", 0.05, "honoured", ""),
-        Keyword("typical_p", 1.0, "honoured", ""),
-        Keyword("temp", 0.80, "honoured", "`temperature`"),
-        Keyword("temperature", 0.8, "honoured", "0: the likeliest token; below 0: the model's own distribution"),
-        Keyword("repeat_penalty", 1.0, "honoured", "`repetition_penalty`"),
-        Keyword("frequency_penalty", 0.0, "honoured", ""),
-        Keyword("presence_penalty", 0.0, "honoured", ""),
-        Keyword("tfs_z", 1.0, "refused", "tail-free sampling is no longer in llama.cpp either"),
-        Keyword(
-            "mirostat_mode", 0, "honoured", "1 or 2; top_k, top_p, min_p, typical_p and temperature don't count then"
-        ),
-        Keyword("mirostat_tau", 5.0, "honoured", ""),
-        Keyword("mirostat_eta", 0.1, "honoured", ""),
-        Keyword("penalize_nl", True, "refused", "newlines are tokens like others; use `logit_bias`"),
-        Keyword("logits_processor", None, "honoured", "functions (input_ids, scores) that return scores"),
-        Keyword("stopping_criteria", None, "honoured", "functions (input_ids, scores), before each token"),
-        Keyword("grammar", None, "honoured", "a `LlamaGrammar`"),
-        Keyword("logit_bias", None, "honoured", "token id -> what is added to its logit"),
-        Keyword("seed", None, "honoured", "None: one that follows from the one before"),
-    )
-}
-
-
-def _temperature(value: Any) -> float:
-    return check_float("temperature", value, -math.inf)
+# Keywords of several methods, whose orders differ, in groups that follow one another.
+TOP_K = Keyword("top_k", 40, "honoured", "0 or less keeps all")
+CUTS = (
+    Keyword("top_p", 0.95, "honoured", ""),
+    Keyword("min_p", 0.05, "honoured", ""),
+    Keyword("typical_p", 1.0, "honoured", ""),
+)
+TEMP = Keyword("temp", 0.80, "honoured", "`temperature`")
+TEMPERATURE = Keyword("temperature", 0.8, "honoured", "0: the likeliest token; below 0: the model's own distribution")
+REPEAT = Keyword("repeat_penalty", 1.0, "honoured", "`repetition_penalty`")
+OCCURRENCES = (
+    Keyword("frequency_penalty", 0.0, "honoured", ""),
+    Keyword("presence_penalty", 0.0, "honoured", ""),
+)
+MIROSTAT = (
+    Keyword("tfs_z", 1.0, "refused", "tail-free sampling is no longer in llama.cpp either"),
+    Keyword("mirostat_mode", 0, "honoured", "1 or 2; top_k, top_p, min_p, typical_p and temperature don't count then"),
+    Keyword("mirostat_tau", 5.0, "honoured", ""),
+    Keyword("mirostat_eta", 0.1, "honoured", ""),
+)
+PROCESSOR = (
+    Keyword("penalize_nl", True, "refused", "newlines are tokens like others; use `logit_bias`"),
+    Keyword("logits_processor", None, "honoured", "functions (input_ids, scores) that return scores"),
+)
+CRITERIA = Keyword("stopping_criteria", None, "honoured", "functions (input_ids, scores), before each token")
+GRAMMAR = Keyword("grammar", None, "honoured", "a `LlamaGrammar`")
+FOR_TEXTS = (
+    PROCESSOR[1],
+    GRAMMAR,
+    Keyword("logit_bias", None, "honoured", "token id -> what is added to its logit"),
+)
+SEED = Keyword("seed", None, "honoured", "None: one that follows from the one before")
+_MIROSTAT_NAMES = [one.name for one in MIROSTAT]
+# Keywords that the engine has by the same name, and with the same meaning.
+_SAME = [one.name for one in (*CUTS, *OCCURRENCES, *MIROSTAT) if one.name in field_names(SamplerConfig)]
 
 
 def sampler_config(options: dict[str, Any], window: int, seed: int | None) -> SamplerConfig:
     """Settings of one call. window: tokens that penalties see. Raises ConfigError, which names the field."""
-    temperature = _temperature(options.get("temperature", options.get("temp")))
+    temperature = check_float("temperature", options.get("temperature", options.get("temp")), -math.inf)
     mirostat = check_int("mirostat_mode", options["mirostat_mode"], 0, 2) if temperature > 0 else 0
-    fields: dict[str, Any] = {
-        "temperature": 1.0 if temperature < 0 or mirostat else temperature,
-        "top_k": max(0, check_int("top_k", options["top_k"], -(1 << 31), (1 << 31) - 1)),
-        "top_p": options["top_p"],
-        "min_p": options["min_p"],
-        "typical_p": options["typical_p"],
-        "repetition_penalty": options["repeat_penalty"],
-        "repetition_penalty_window": window,
-        "frequency_penalty": options["frequency_penalty"],
-        "presence_penalty": options["presence_penalty"],
-        "seed": seed,
-        "logit_bias": _biases(options.get("logit_bias")),
-    }
-    if temperature < 0:
-        fields |= {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
-    if mirostat:
-        taus = {name: options[name] for name in ("mirostat_tau", "mirostat_eta")}
-        fields |= {"mirostat": mirostat, **taus}
+    top_k = max(0, check_int("top_k", options["top_k"], -(1 << 31), (1 << 31) - 1))
+    biases = _biases(options.get("logit_bias"))
     grammar = options.get("grammar")
-    if grammar is not None:
-        if not isinstance(grammar, LlamaGrammar):
-            raise ConfigError(f"grammar must be a LlamaGrammar or None, not {grammar!r:.60}")
-        fields |= grammar.constraint
+    if grammar is not None and not isinstance(grammar, LlamaGrammar):
+        raise ConfigError(f"grammar must be a LlamaGrammar or None, not {grammar!r:.60}")
+    given: dict[str, Any] = {name: options[name] for name in _SAME if mirostat or name not in _MIROSTAT_NAMES}
+    if temperature < 0:
+        given |= idle_values(*(one.name for one in CUTS))
     with renamed():
-        return SamplerConfig(**fields)
+        return SamplerConfig(
+            temperature=1.0 if temperature < 0 or mirostat else temperature,
+            top_k=0 if temperature < 0 else top_k,
+            repetition_penalty=options["repeat_penalty"],
+            repetition_penalty_window=window,
+            mirostat=mirostat,
+            logit_bias=biases,
+            seed=seed,
+            **given,
+            **({} if grammar is None else grammar.constraint),
+        )
 
 
 def _biases(given: Any) -> dict[int, float] | None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypedDict, cast
+from typing import Any, Self, cast
 
 from oxillama._util.checks import check_keywords, check_type, given_of
 from oxillama._util.pickling import stays_here
@@ -15,13 +14,14 @@ from oxillama.config import SamplerConfig, field_names
 from oxillama.core.beam_search import BeamOptions, BeamSearch, BeamSearchConfig
 from oxillama.core.draft_options import DRAFT_FIELDS
 from oxillama.core.engine_core import EngineCore
-from oxillama.core.options import SERVING_FIELDS, DeadlineFrom, Prompt, ServingOptions
+from oxillama.core.options import SERVING_FIELDS, Prompt, ServingOptions
 from oxillama.core.prompts import read_prompt
 from oxillama.core.request import Bell, SnapshotProtocol
 from oxillama.core.request_factory import RequestFactory
 from oxillama.core.results import BeamHypothesis, CancelToken
 from oxillama.errors import ConfigError
-from oxillama.sampler_config import CONSTRAINTS, JsonSchema, SchemaMode
+from oxillama.keywords import ServingKeywords, ShapingOptions
+from oxillama.sampler_config import SHAPING
 from oxillama.sampling import SamplerChain
 
 __all__ = [
@@ -31,39 +31,19 @@ __all__ = [
     "start_search",
 ]
 
-# Fields of SamplerConfig that say what may come, and not how to draw.
-SHAPING = (
-    *CONSTRAINTS, "schema_mode", "logit_bias", "banned_tokens", "allowed_token_ids", "bad_words", "min_tokens",
-)  # fmt: skip
 # Options of one text, with which a search of the likeliest has no meaning.
 TEXT_FIELDS = ("echo", "stopping_criteria", "include_stop")
 _CONFIG = field_names(BeamSearchConfig)
 PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
 
 
-class BeamKeywords(TypedDict, total=False):
+class BeamKeywords(ShapingOptions, ServingKeywords, total=False):
     """Keywords of `beam_search` that are fields of `BeamSearchConfig`, `SamplerConfig` and `ServingOptions`."""
 
     beam_width: int
     max_new_tokens: int
     length_penalty: float
     early_stopping: bool
-    grammar: str | None
-    json_schema: JsonSchema | None
-    schema_mode: SchemaMode
-    regex: str | None
-    choices: SequenceOf[str] | None
-    logit_bias: Mapping[int, float] | None
-    banned_tokens: Iterable[int]
-    allowed_token_ids: Iterable[int] | None
-    bad_words: Iterable[str | Iterable[int]]
-    min_tokens: int
-    priority: int
-    deadline: float | None
-    deadline_from: DeadlineFrom | None
-    cache_prompt: bool
-    cache_salt: str | None
-    lora: Any
 
 
 class BeamSearchOptions(BeamKeywords, total=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,11 @@ from oxillama.core.prompts import check_token, read_prompt
 from oxillama.core.request import Bell, Request, ResultQueue, Want
 from oxillama.core.results import CancelToken, Completion, FinishReason
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError
+from oxillama.keywords import DrawOptions
 from oxillama.lora import check_wanted
-from oxillama.sampling.denoising import DiffusionSettings, MaskedText, OnStep
+from oxillama.sampling.denoising import MaskedText
 from oxillama.scheduling.sequence import Sequence
+from oxillama.text_settings import DiffusionSettings, OnStep
 
 __all__ = [
     "DenoiseRequest",
@@ -26,7 +28,7 @@ __all__ = [
 ]
 
 
-class DiffuseOptions(TypedDict, total=False):
+class DiffuseOptions(DrawOptions, total=False):
     """Keywords of `Engine.diffuse`."""
 
     max_tokens: int
@@ -34,12 +36,8 @@ class DiffuseOptions(TypedDict, total=False):
     order: str | None
     block_length: int | None
     eps: float | None
-    temperature: float
-    top_p: float
-    top_k: int
     order_temperature: float
     cfg_scale: float
-    seed: int | None
     mask_token: int | None
     shift_logits: bool | None
     on_step: OnStep | None

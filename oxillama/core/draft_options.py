@@ -16,13 +16,12 @@ from oxillama.drafts.draft import Distribution, Draft, SpecStats
 from oxillama.errors import ConfigError
 from oxillama.sampling import Sampler
 from oxillama.sampling.rejection import chosen
+from oxillama.text_settings import DraftSettings
 
 __all__ = [
-    "ACCEPTANCES",
     "DRAFT_FIELDS",
     "NAMED",
     "NO_DRAFTS",
-    "Acceptance",
     "DraftLike",
     "DraftOptions",
     "Speculation",
@@ -39,11 +38,8 @@ class DraftSource(Protocol):
 
 DraftName = Literal["lookup", "grammar"]
 DraftLike = DraftName | Draft | DraftSource | Iterable[DraftName | Draft | DraftSource] | None
-Acceptance = Literal["match", "rejection"]
 
 NAMED = ("lookup", "grammar")
-ACCEPTANCES = ("match", "rejection")
-MAX_SPECULATIVE = 32
 MAX_DRAFTS = 8
 
 
@@ -88,7 +84,7 @@ def _is_path(text: str) -> bool:
 
 @settings()
 @dataclass(frozen=True, slots=True)
-class DraftOptions:
+class DraftOptions(DraftSettings):
     """Every field is a keyword of `generate`, `stream`, `chat` and `batch`.
 
     With acceptance="match" none of them changes what these return.
@@ -108,24 +104,6 @@ class DraftOptions:
         "`DraftModel(path)`.",
         check=_checked,
         brief="where draft tokens come from; it changes no text",
-    )
-    num_speculative: int = setting(
-        4, "draft tokens at a time, at most; 0 to 32.", most=MAX_SPECULATIVE, brief="draft tokens at a time, at most"
-    )
-    acceptance: Acceptance = setting(
-        "match",
-        '"match": a draft token counts if the request\'s own sampler draws it. "rejection": it counts with '
-        "the probability min(1, p / q), p of the model and q of the draft, and otherwise another token takes its "
-        "place, so that texts are others, but as likely as without: for drafts that draw at random. Not with mirostat.",
-        choices=ACCEPTANCES,
-        brief="when a draft token counts: `match`, or `rejection`, with which texts are others",
-    )
-    adaptive: bool | None = setting(
-        None,
-        "draft as many as pay by what was measured, and none where none do; else as many as there are. None: "
-        'with "match" alone. With "rejection" a text depends on how many are drafted, so that True is refused there: '
-        "each round has num_speculative draft tokens, as far as the draft has an idea, however many steps they take.",
-        brief="draft as many as pay by what was measured",
     )
 
     def __post_init__(self) -> None:

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from oxillama._util.checks import check_bool, check_choice, check_int, check_keywords
 from oxillama.core.context import EngineContext
 from oxillama.core.options import ServingOptions
-from oxillama.core.prompts import read_prompts
+from oxillama.core.prompts import Side, Truncate, check_truncate, read_prompts
 from oxillama.core.request import Bell, LogitsRequest, Request, ResultQueue, Want
 from oxillama.core.results import FinishReason
-from oxillama.core.truncation import Side, Truncate, check_truncate
 from oxillama.errors import ConfigError, GenerateError, UnsupportedModelError
 from oxillama.gguf import Metadata
 from oxillama.lora import check_wanted

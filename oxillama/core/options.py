@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypedDict, get_args
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,27 +15,27 @@ from oxillama._util.settings import check_fields, setting, settings, settings_of
 from oxillama.chat.format import ChatFormat
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import ToolFormat
-from oxillama.config import MAX_CONTEXT, SamplingOptions, field_names
+from oxillama.config import field_names
 from oxillama.core.answer_options import ToolUse, check_tool_use
 from oxillama.core.draft_options import (
     DRAFT_FIELDS,
     NO_DRAFTS,
-    Acceptance,
     DraftLike,
     DraftOptions,
     read_drafts,
 )
 from oxillama.core.logprobs import MAX_LOGPROBS
-from oxillama.core.prompts import Tools, check_stop
+from oxillama.core.prompts import Tools
 from oxillama.core.results import CancelToken
 from oxillama.errors import ConfigError
+from oxillama.keywords import DeadlineFrom, SamplingOptions, ServingKeywords
 from oxillama.lora import LoraSet, Wanted, check_wanted
-from oxillama.sampler_config import MAX_SEED, SamplerConfig, checked_ids
+from oxillama.sampler_config import MAX_SEED, SamplerConfig
 from oxillama.sampling import LogitsProcessor, SamplerChain
 from oxillama.sampling.chain import make_chain
 from oxillama.sampling.rejection import check_chain
 from oxillama.sampling.sampler import check_processors
-from oxillama.scheduling.sequence import MAX_PRIORITY
+from oxillama.text_settings import Acceptance, ServingSettings, TextSettings
 
 __all__ = [
     "SERVING_FIELDS",
@@ -62,8 +62,6 @@ __all__ = [
     "read_options",
 ]
 
-DeadlineFrom = Literal["submit", "start"]
-
 
 class CacheKey(NamedTuple):
     """Properties that two sequences must share, besides tokens, for the KV of one to be that of the other.
@@ -76,15 +74,9 @@ class CacheKey(NamedTuple):
     salt: str | None
 
 
-class RequestOptions(SamplingOptions, total=False):
+class RequestOptions(SamplingOptions, ServingKeywords, total=False):
     """The keywords that are fields of `SamplerConfig`, `ServingOptions` or `DraftOptions`, and `tool_use`."""
 
-    priority: int
-    deadline: float | None
-    deadline_from: DeadlineFrom | None
-    cache_prompt: bool
-    cache_salt: str | None
-    lora: Any
     tool_use: ToolUse | None
     draft: DraftLike
     num_speculative: int
@@ -92,15 +84,9 @@ class RequestOptions(SamplingOptions, total=False):
     adaptive: bool | None
 
 
-def _check_salt(name: str, salt: Any) -> str:
-    if not isinstance(salt, str):
-        raise ConfigError(f"{name} must be a str or None, not {salt!r}")
-    return salt
-
-
 @settings()
 @dataclass(frozen=True, slots=True)
-class ServingOptions:
+class ServingOptions(ServingSettings):
     """Every field is a keyword of the calls for texts; some are of `session` and `beam_search`.
 
     {fields}
@@ -108,34 +94,6 @@ class ServingOptions:
     Raises ConfigError, which names the field, its value and its range.
     """
 
-    priority: int = setting(
-        0,
-        "requests of a higher one go first, and lose what is computed last; 0 to 100. Waiting makes up for it.",
-        most=MAX_PRIORITY,
-    )
-    deadline: float | None = setting(
-        None,
-        'seconds after which the request ends with the finish reason "deadline" and what there is by then. None '
-        "is no limit.",
-        above=True,
-        brief="end a text that is not done after so many seconds",
-        metavar="S",
-    )
-    deadline_from: DeadlineFrom | None = setting(
-        None,
-        'whether they count from when the request is queued ("submit") or from its first step in the model '
-        '("start"), so that waiting behind others takes nothing from it. None: from "start" in `batch`, whose prompts '
-        'are queued long before their turn, and else from "submit".',
-        choices=get_args(DeadlineFrom),
-    )
-    cache_prompt: bool = setting(
-        True, "begin with the KV of earlier requests that began alike, and leave it for others."
-    )
-    cache_salt: str | None = setting(
-        None,
-        "only requests with the same one share beginnings, so that none can tell by its speed what others ask.",
-        check=_check_salt,
-    )
     lora: Wanted = setting(
         None,
         "adapters, a list of (name, scale) or of names; [] for none, None for those that were pushed.",
@@ -279,7 +237,7 @@ def _check_cancel_token(name: str, token: Any) -> CancelToken:
 
 @settings(suggests=False)
 @dataclass(frozen=True)
-class TextOptions:
+class TextOptions(TextSettings):
     """Options of a text, checked.
 
     sampler: a `SamplerConfig` or a `SamplerChain`; its fields are keywords by themselves too. A list's prompts all use
@@ -296,37 +254,6 @@ class TextOptions:
     chain: SamplerChain
     serving: ServingOptions = ServingOptions()
     drafts: DraftOptions = NO_DRAFTS
-    max_tokens: int | None = setting(
-        None,
-        "tokens to generate at most; None: up to the context's end. 0 generates nothing, and is for "
-        "`prompt_logprobs`: the prompt, which may then fill the whole context, gets its log-probabilities, and "
-        'finish_reason is "length".',
-        most=MAX_CONTEXT,
-        brief="tokens to generate at most; default: up to the context's end",
-    )
-    stop: tuple[str, ...] = setting(
-        (),
-        "strings that end the text; they are cut off, with what follows. The text of a control token, such as "
-        '"<|user|>", ends it where that token comes, alone or within other text ("</s>\\n").',
-        check=check_stop,
-        brief="a text that ends the answer",
-    )
-    stop_token_ids: tuple[int, ...] = setting(
-        (),
-        "ids of tokens that end the text, beside those that end it for the model.",
-        check=checked_ids,
-        brief="a token that ends the text",
-    )
-    include_stop: bool = setting(
-        False,
-        "leave the stop string at the end of the text, or the token of `stop_token_ids`, as its last one.",
-        brief="leave the stop string in the text",
-    )
-    ignore_eos: bool = setting(
-        False,
-        "go on after end-of-generation tokens. Those of `stop_token_ids` end the text all the same.",
-        brief="go on when the model wants to end",
-    )
     logits_processors: tuple[LogitsProcessor, ...] = setting(
         (),
         "functions (token ids so far, logits) that change a copy of the logits, float32 [n_vocab], in place before "
@@ -340,13 +267,6 @@ class TextOptions:
         "\"stop\". The logits, float32 [n_vocab], are the model's that the token was drawn from, and can't be written. "
         "They run inside the engine's step; what one raises ends its request alone.",
         check=check_criteria,
-    )
-    echo: bool = setting(
-        False,
-        "the prompt stands before the text of each completion: as given, or of token ids their text without "
-        "control tokens. token_ids, logprobs and stop strings are of what follows it; on_token and streams get it "
-        "first.",
-        brief="the prompt before the text",
     )
     cancel_token: CancelToken | None = setting(
         None, "lets another thread, or on_token, stop it; what there is by then is returned.", check=_check_cancel_token

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from oxillama._util.checks import are_ints, check_flag, check_int
 from oxillama.errors import ConfigError, ContextOverflowError, TokenizerError, UnsupportedModelError
@@ -10,13 +10,17 @@ from oxillama.tokenizer import Tokenizer
 
 __all__ = [
     "Messages",
+    "Side",
     "Tools",
+    "Truncate",
     "check_callback",
     "check_length",
     "check_no_table",
-    "check_stop",
     "check_token",
     "check_tokens",
+    "check_truncate",
+    "cut_ids",
+    "cut_text",
     "fim_marks",
     "infill_ids",
     "opening",
@@ -33,6 +37,10 @@ _TO_PYTHON = ("as_py", "to_pylist", "tolist", "to_list")
 _NULLS = ("NAType", "NaTType")  # pandas' own
 # Of a text for each token of the context: with no more, it is tokenised before it is known whether it fits.
 CHARACTERS = 8
+MARGIN = 64  # tokens by which the part of a long text that is tokenised is longer than what is kept of it
+
+Side = Literal["end", "start"]  # the end of a text at which tokens are left out
+Truncate = Literal["end", "start", False]
 
 
 def check_token(name: str, value: Any, n_vocab: int) -> int:
@@ -133,18 +141,6 @@ def check_callback(on_token: Any) -> None:
         raise ConfigError(f"on_token must be callable, not {type(on_token).__name__}")
 
 
-def check_stop(name: str, stop: Any) -> tuple[str, ...]:
-    """Stop strings as a tuple. Raises ConfigError for an empty one, which would stop before the first character."""
-    given = (stop,) if isinstance(stop, str) else () if stop is None else stop
-    if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise ConfigError(f"{name} must be a string or a list of strings, not {stop!r}")
-    stops = tuple(given)
-    for text in stops:
-        if not isinstance(text, str) or not text:
-            raise ConfigError(f"{name} must hold strings of at least one character, not {text!r}")
-    return stops
-
-
 def check_length(
     tokenizer: Tokenizer, name: str, text: str, context_size: int, *, parse_special: bool = False,
     continuation: bool = False,
@@ -209,3 +205,42 @@ def fim_marks(tokenizer: Tokenizer) -> tuple[int, int, int]:
 def opening(tokenizer: Tokenizer) -> list[int]:
     """The token that begins a text, where the model wants one."""
     return [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
+
+
+def check_truncate(value: Any) -> Side | None:
+    """The side at which texts are cut; None for False and None. Raises ConfigError for anything else."""
+    if value is None or value is False:
+        return None
+    if value not in ("end", "start") or not isinstance(value, str):
+        raise ConfigError(f'truncate must be "end", "start" or False, not {value!r:.60}')
+    return "end" if value == "end" else "start"
+
+
+def cut_ids(ids: list[int], size: int, side: Side, before: int = 0, after: int = 0) -> list[int]:
+    """Token ids without those for which there is no room: the first `before` and the last `after` stay in any case.
+
+    Raises ContextOverflowError if there is no room for more than these.
+    """
+    over, end = len(ids) - size, len(ids) - after
+    if over <= 0:
+        return ids
+    if over >= end - before:
+        text = f"{before + after} tokens that begin and end a text leave no room for it in {size}"
+        raise ContextOverflowError(text, before + after)
+    return ids[: end - over] + ids[end:] if side == "end" else ids[:before] + ids[before + over :]
+
+
+def cut_text(tokenizer: Tokenizer, text: str, size: int, side: Side) -> tuple[list[int], bool]:
+    """Token ids of a text, `size` of them at most, with the special tokens that begin and end it, and whether any are
+    left out.
+
+    Of a long text a part that is long enough is tokenised. Raises TokenizerError, ContextOverflowError.
+    """
+    n = CHARACTERS * size
+    while True:
+        part = text[:n] if side == "end" else text[max(0, len(text) - n) :]
+        ids = tokenizer.encode(part)
+        if n >= len(text) or len(ids) >= size + MARGIN:
+            break
+        n *= 2
+    return cut_ids(ids, size, side, *tokenizer.n_special), len(ids) > size

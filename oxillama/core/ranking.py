@@ -15,9 +15,8 @@ from oxillama._util.checks import check_int, check_keywords, check_type
 from oxillama._util.json_values import fields_as_json
 from oxillama.core.context import EngineContext
 from oxillama.core.embedding import EmbeddingRequest, embedding_requests
-from oxillama.core.prompts import check_length, plain
+from oxillama.core.prompts import Side, Truncate, check_length, check_truncate, cut_ids, plain
 from oxillama.core.request import Bell, ResultQueue
-from oxillama.core.truncation import Side, Truncate, check_truncate, cut_ids
 from oxillama.errors import ConfigError, ContextOverflowError, UnsupportedModelError
 from oxillama.models.classifier import Classifier
 from oxillama.tokenizer import Tokenizer

@@ -18,12 +18,12 @@ from oxillama.core.draft_scheduler import BoundDrafts
 from oxillama.core.generation_request import ControlStopMatcher, GenerationRequest, StopMatcher
 from oxillama.core.logprobs import LogprobComputer, LogprobRecorder
 from oxillama.core.options import TextOptions
-from oxillama.core.prompts import check_length, check_tokens
+from oxillama.core.prompts import Side, check_length, check_tokens, cut_ids, cut_text
 from oxillama.core.request import ResultQueue
-from oxillama.core.truncation import Side, cut_ids, cut_text
 from oxillama.drafts.draft import Target
 from oxillama.errors import ConfigError, ContextOverflowError, GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
+from oxillama.grammar.automaton import RuleSet
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.regular import choices_rules, regex_rules
 from oxillama.kernels.sampling import Candidates
@@ -48,6 +48,10 @@ __all__ = [
 OWN_GRAMMARS, OWN_BYTES = 256, 64 << 20
 ALL_GRAMMARS, ALL_BYTES = 1024, 256 << 20
 WATCHED = 16  # whose sizes are looked at again at each use: masks are made while texts are written
+
+# Of a constraint by its field, but for GBNF, which names tokens of the vocabulary, and for schemas.
+_GRAMMARS: dict[str, Callable[[Any], Grammar]] = {"regex": Grammar.from_regex, "choices": Grammar.from_choices}
+_RULES: dict[str, Callable[[Any], tuple[RuleSet, int]]] = {"regex": regex_rules, "choices": choices_rules}
 
 
 class GrammarCache:
@@ -84,7 +88,7 @@ class GrammarCache:
         mode = config.schema_mode
         if config.constraint is not None:
             kind, source = config.constraint
-            known: Hashable = (kind, source, mode) if kind == "json_schema" else config.constraint
+            known: Hashable = (kind, source, mode)
             if tools is not None and tools.frames:
                 known = (known, tools.format, tools.prompt, tools.reasoning)
                 return self._found(owner, known, lambda: HeldText(self._framed(kind, source, mode, tools)))
@@ -97,7 +101,7 @@ class GrammarCache:
     def fault(self, kind: str, source: str, owner: str | None) -> str:
         """Why no grammar can hold texts to a schema or a pattern, "" if one can.
 
-        kind: "json_schema" or "regex". owner: as of `state`.
+        kind: the field of `SamplerConfig` that it is. owner: as of `state`.
         """
         known = blake3(f"{kind} {source}".encode(errors="surrogatepass")).digest()
         found = self._faults.find(owner, known)
@@ -111,22 +115,22 @@ class GrammarCache:
         return found
 
     def _compiled(self, kind: str, source: Any, mode: SchemaMode) -> Grammar:
-        if kind == "json_schema":
-            from oxillama.grammar.json_schema import JsonSchemaCompiler  # twenty modules, which only schemas need
-
-            return JsonSchemaCompiler.compile(source, mode=mode)
         if kind == "grammar":
             return Grammar.parse(source, token_id=self._tokenizer.token_to_id)
-        return Grammar.from_regex(source) if kind == "regex" else Grammar.from_choices(source)
+        if kind in _GRAMMARS:
+            return _GRAMMARS[kind](source)
+        from oxillama.grammar.json_schema import JsonSchemaCompiler  # twenty modules, which only schemas need
+
+        return JsonSchemaCompiler.compile(source, mode=mode)
 
     def _framed(self, kind: str, source: Any, mode: SchemaMode, tools: ToolUse) -> Grammar:
         """Grammar of what stands behind reasoning, and in the frame of a chat format."""
-        if kind == "json_schema":
-            return tools.constrained(self._tokenizer, source, None, mode)
         if kind == "grammar":
             rules = parse_gbnf(source, self._tokenizer.token_to_id, None)
+        elif kind in _RULES:
+            rules = _RULES[kind](source)
         else:
-            rules = regex_rules(source) if kind == "regex" else choices_rules(source)
+            return tools.constrained(self._tokenizer, source, None, mode)
         return tools.constrained(self._tokenizer, None, rules, mode)
 
     def clear(self) -> None:

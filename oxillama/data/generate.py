@@ -8,12 +8,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 from oxillama.chat.calls import read_json
-from oxillama.data.columns import FLOAT, INT, JSON, TEXT, Column, ColumnType, Items, check_name, fitted, is_empty
+from oxillama.data.columns import FLOAT, INT, JSON, TEXT, ColumnType, Items, check_name, fitted, is_empty
 from oxillama.data.identity import identity_of
 from oxillama.data.mapper import Done, Mapper, OnError
 from oxillama.data.options import Options, check_details
 from oxillama.data.progress import Progress
-from oxillama.data.schema import read_schema, type_of_schema
+from oxillama.data.schema import type_of_schema
 from oxillama.data.templates import Template
 from oxillama.errors import ConfigError, GenerateError, OxiLlamaError
 
@@ -78,12 +78,10 @@ class Generate(Mapper):
         self._template = None if template is None else Template("template", template)
         self._messages = _messages_of(messages)
         self.details = check_details(details, DETAILS, USUAL)
-        schema = options.get("json_schema")
-        self._shape: ColumnType | None = None
-        if schema is not None and not isinstance(schema, Column):
-            schema = options["json_schema"] = read_schema(schema)
-            self._shape = type_of_schema(schema, closed=options.get("schema_mode") in (None, "generate"))
         self._options = Options(options, chat=messages is not None, details=self.details)
+        self._shape: ColumnType | None = None
+        if (schema := self._options.schema) is not None:
+            self._shape = type_of_schema(schema, closed=options.get("schema_mode") in (None, "generate"))
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oxillama._util.version import VERSION
+from oxillama._util.version import __version__
 from oxillama.kernels import _table
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def identity_of(engine: Engine) -> dict[str, str]:
     found = {name: _known_by(one.fingerprint) if one else "" for name, one in files.items()}
     found |= {name: repr(getattr(config, name)) for name in DECIDING}
     found["lora"] = repr([(lora.digest, scale) for lora, scale in engine.pushed_loras])
-    found |= {"tier": _table.tier(), "version": VERSION}
+    found |= {"tier": _table.tier(), "version": __version__}
     return found | {"context_size": str(engine.context_size)}
 
 

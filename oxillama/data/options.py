@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama._util.checks import check_choice, given_of
 from oxillama.data.columns import Column, is_null
+from oxillama.data.schema import read_schema
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Options:
     """The keywords of a `Generate`, checked as far as they can be without a model.
 
     n: completions of each row; None: one, not in a list. columns: those that options of rows are read from.
-    of_batch: keywords of `engine.batch`. deciding: options that results depend on.
+    schema: that texts follow, read. of_batch: keywords of `engine.batch`. deciding: options that results depend on.
     """
 
     def __init__(self, given: Mapping[str, Any], *, chat: bool, details: tuple[str, ...]) -> None:
@@ -59,8 +60,11 @@ class Options:
         names = [name for name in given if name != "max_in_flight" and name not in REFUSED]
         check_options("chat" if chat else "generate", names)
         given = given_of(given)
+        self.schema = None
+        if "json_schema" in given:
+            given["json_schema"] = self.schema = read_schema(given["json_schema"])
         own = {name: value for name, value in given.items() if name != "max_in_flight"}
-        if own.get("echo") and (chat or "json_schema" in own):
+        if own.get("echo") and (chat or self.schema is not None):
             raise ConfigError("echo must be left out with messages, and with json_schema: JSON is all of the text")
         kinds = ChatOptions.__annotations__
         self._integers = {name for name in own if kinds.get(name) in (int, int | None)}

@@ -16,6 +16,7 @@ from oxillama._util.places import Path
 from oxillama._util.signatures import takes
 from oxillama._util.threads import in_thread
 from oxillama.config import EngineOptions, ModelSource, SamplerConfig, SamplingOptions
+from oxillama.core import scoring
 from oxillama.core.async_requests import (
     INLINE_CHARACTERS,
     AsyncBatch,
@@ -65,10 +66,10 @@ from oxillama.engine.engine import Engine
 from oxillama.errors import ConfigError
 from oxillama.lora import Lora
 from oxillama.sampler_config import CONSTRAINTS
-from oxillama.sampling.denoising import DiffusionSettings
 from oxillama.snapshot.info import SnapshotInfo
 from oxillama.snapshot.restore import RestoreOptions, restored
 from oxillama.snapshot.resume import ResumeOptions, resume_async, resumed
+from oxillama.text_settings import DiffusionSettings
 
 __all__ = ["AsyncEngine"]
 
@@ -556,6 +557,28 @@ class AsyncEngine:
         )
         await _finish(Call(self._core, requests, outbox, bell))
         return results()
+
+    @takes(scoring.ScoreOptions, scoring.scores_of)
+    async def score(
+        self, prompt: Prompt, continuations: SequenceOf[Prompt], **options: Unpack[scoring.ScoreOptions]
+    ) -> list[scoring.ContinuationScore]:
+        """Log-probabilities of continuations of a prompt, as `Engine.score` gives them."""
+        texts = plain("continuations", continuations)
+        size = size_of([prompt, *texts]) if isinstance(texts, list) else 0
+        job = await made(size, lambda: scoring.Continuations(self.engine.context, prompt, texts, options))
+        return await self._scored(job)
+
+    @takes(scoring.PerplexityOptions, scoring.perplexity_of)
+    async def perplexity(self, text: Prompt, **options: Unpack[scoring.PerplexityOptions]) -> scoring.Perplexity:
+        """Perplexity of a text of any length, as `Engine.perplexity` gives it."""
+        job = await made(size_of([text]), lambda: scoring.Windows(self.engine.context, text, options))
+        return await self._scored(job)
+
+    async def _scored(self, job: scoring.ScoringJob[scoring.T]) -> scoring.T:
+        bell = CoroutineBell(self._core.loop)
+        for requests, outbox in job.parts(bell):
+            await _finish(Call(self._core, requests, outbox, bell))
+        return job.result()
 
     async def forward_logits(
         self, ids: SequenceOf[int], *, decoder_tokens: SequenceOf[int] | None = None, lora: Any = None

@@ -15,7 +15,7 @@ from oxillama._util.checks import check_flag, check_int, check_keywords
 from oxillama._util.places import Path
 from oxillama._util.signatures import takes
 from oxillama.config import EngineConfig, EngineOptions, ModelSource, SamplerConfig, SamplingOptions, field_names
-from oxillama.core import denoising, embedding, ranking
+from oxillama.core import denoising, embedding, ranking, scoring
 from oxillama.core.batch import Batch, BatchSettings, Errors, batch_runner
 from oxillama.core.beam_rounds import BeamKeywords, BeamRounds, BeamSearchOptions, start_search
 from oxillama.core.beam_search import BeamOptions, BeamSearchConfig
@@ -40,18 +40,19 @@ from oxillama.core.prompts import Messages, check_token, infill_ids
 from oxillama.core.ranking import RankedDocument, RerankOptions
 from oxillama.core.request import SnapshotOptions, SnapshotProtocol
 from oxillama.core.results import BatchFailure, BeamHypothesis, Completion
+from oxillama.core.scoring import ContinuationScore, Perplexity, PerplexityOptions, ScoreOptions
 from oxillama.core.session import SamplerLike, Session, SessionOptions, session_options
 from oxillama.core.text_stream import Chunks, complete, start_stream
 from oxillama.errors import ConfigError
 from oxillama.lora import Lora, as_lora
 from oxillama.metrics import MetricsSnapshot
 from oxillama.models import ModelSpec
-from oxillama.sampling.denoising import DiffusionSettings
 from oxillama.snapshot.engine_snapshots import EngineSnapshots
 from oxillama.snapshot.info import SnapshotInfo, snapshot_info
 from oxillama.snapshot.restore import RestoreOptions, restored
 from oxillama.snapshot.resume import ResumeOptions, resumed
 from oxillama.speculative.draft_model import DraftModel, OwnDraft
+from oxillama.text_settings import DiffusionSettings
 from oxillama.tokenizer import Tokenizer
 
 __all__ = ["Engine"]
@@ -100,8 +101,6 @@ class Engine:
     def sampling_defaults(self) -> SamplerConfig:
         """Settings of calls without a `sampler`: `general.sampling.*` of the file, else those of `SamplerConfig`."""
         return self._factory.default_chain.config
-
-    # ---- text
 
     # A text is also a sequence of texts to the type system; the first signature that fits counts.
     @overload
@@ -242,8 +241,6 @@ class Engine:
         """Whether a token ends generation. Raises TokenizerError for an id out of range."""
         return check_token("token", token, self.n_vocab) in self.tokenizer.eog_ids
 
-    # ---- many prompts, and several texts of one
-
     @overload
     def batch(
         self, prompts: Iterable[Prompt], *, errors: Literal["raise"] = ..., n: None = ...,
@@ -274,10 +271,8 @@ class Engine:
 
         Prompts are taken as they are needed, by the thread that asks for results: a generator of millions is fine.
         Those that were taken are computed while it asks for the next result, and also while it does something else, if
-        that takes a few milliseconds. n: so many completions of each prompt: a list of them is its result.
-
-        An error of the iterable `prompts` itself is raised after the results of the prompts before it. Raises
-        ConfigError and TypeError for the options; EngineClosedError ends the batch.
+        that takes a few milliseconds. n: completions of each prompt, whose result is a list of them. Raises ConfigError
+        and TypeError for the options, and errors of the iterable after the results of the prompts before them.
         """
         runner = batch_runner(self._core, self._factory, prompts, {"errors": errors, "n": n, **options})
         if not isinstance(prompts, Iterable):
@@ -293,9 +288,8 @@ class Engine:
         At most beam_width. One beam with early_stopping gives what greedy generation gives. Of equal candidates the one
         of the better beam goes first, then the lower token. It counts as beam_width requests among the others.
 
-        Raises ConfigError (also for a beam_width above the number of tokens), TypeError for unknown options,
-        TokenizerError, ContextOverflowError, KvCacheFullError (the beams together could never fit the cache),
-        QueueFullError, GrammarError (also if no token can follow it), GenerateError, EngineClosedError.
+        Raises what `generate` raises (KvCacheFullError if all beams could never fit the cache), ConfigError for a
+        beam_width above the number of tokens, and GrammarError if no token can follow.
         """
         return self.beam_rounds(prompt, config, **options).results()
 
@@ -361,6 +355,18 @@ class Engine:
         """
         return embedding.logits_of(self.context, ids, decoder_tokens, lora)
 
+    @takes(ScoreOptions, scoring.scores_of)
+    def score(
+        self, prompt: Prompt, continuations: SequenceOf[Prompt], **options: Unpack[ScoreOptions]
+    ) -> list[ContinuationScore]:
+        """Log-probabilities of continuations of a prompt, which is computed once; raises what `forward_logits` does."""
+        return scoring.scores_of(self.context, prompt, continuations, options)
+
+    @takes(PerplexityOptions, scoring.perplexity_of)
+    def perplexity(self, text: Prompt, **options: Unpack[PerplexityOptions]) -> Perplexity:
+        """Perplexity of a text of any length, which is computed in windows; raises what `forward_logits` does."""
+        return scoring.perplexity_of(self.context, text, options)
+
     # ---- the engine's own session: each method raises what that of `Session` raises
 
     @takes(SessionOptions, session_options)
@@ -424,10 +430,9 @@ class Engine:
         """Saves the engine's session to a file: its tokens, all that is computed of them, and the engine's settings.
 
         The model isn't saved, only what it is known by. The file takes its name when all of it is on disk; until then,
-        and if anything fails, what had the name before stays.
-
-        Raises SnapshotError and its children, ConfigError, EngineClosedError; GenerateError while another thread uses
-        the session, or for an encoder; ModelFileError if the model's file was changed since it was loaded.
+        and if anything fails, what had the name before stays. Raises SnapshotError and its children, ConfigError,
+        EngineClosedError; GenerateError while another thread uses the session, or for an encoder; ModelFileError if
+        the model's file was changed since it was loaded.
         """
         self._session.snapshot(path, **options)
 
@@ -464,9 +469,8 @@ class Engine:
 
         A request for text gives its further chunks, beginning with those that were not read, several completions
         those of all; a beam search gives `BeamRounds`, a session a `Session`, a conversation a `Conversation`. What is
-        taken from a snapshot, a path or bytes, is never lent to other requests: it may be anybody's.
-
-        Raises SnapshotError and its children, ConfigError, KvCacheFullError, QueueFullError, EngineClosedError, and
+        taken from a snapshot, a path or bytes, is never lent to other requests: it may be anybody's. Raises
+        SnapshotError and its children, ConfigError, KvCacheFullError, QueueFullError, EngineClosedError, and
         ModelFileError if the model's file was changed since it was loaded.
         """
         check_keywords("resume", options, ResumeOptions.__annotations__)
@@ -485,8 +489,7 @@ class Engine:
         Raises ConfigError if the name is taken, what `Lora.load` raises, and LoraError if it doesn't fit the model.
         """
         self._core.check_open()
-        lora = as_lora(path)
-        self.context.loras.load(name, lora)
+        self.context.loras.load(name, lora := as_lora(path))
         return lora
 
     def unload_lora(self, name: str) -> None:
@@ -525,8 +528,6 @@ class Engine:
     def pushed_loras(self) -> list[tuple[Lora, float]]:
         """Adapters of requests that give no `lora`, the last pushed last."""
         return self.context.loras.pushed
-
-    # ---- memory, metrics, life
 
     @property
     def closed(self) -> bool:
@@ -588,11 +589,10 @@ class Engine:
     def __reduce__(self) -> tuple[Any, ...]:
         return reopened_engine, (ticket_of(self),)
 
-    def __copy__(self) -> Self:
+    def __deepcopy__(self, memo: object = None) -> Self:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
+    __copy__ = __deepcopy__
 
     def __repr__(self) -> str:
         spec = self.model_config

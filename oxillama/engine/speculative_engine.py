@@ -14,7 +14,7 @@ from oxillama.config import EngineOptions, ModelSource, SamplerConfig
 from oxillama.core.batch import Batch
 from oxillama.core.beam_rounds import BeamRounds
 from oxillama.core.conversation import Conversation
-from oxillama.core.draft_options import NAMED, Acceptance, DraftOptions
+from oxillama.core.draft_options import NAMED, DraftOptions
 from oxillama.core.options import Prompt, PromptOptions
 from oxillama.core.prompts import Messages
 from oxillama.core.session import Session
@@ -29,6 +29,7 @@ from oxillama.snapshot.format.reader import open_snapshot
 from oxillama.snapshot.resume import ResumeOptions, resumed
 from oxillama.snapshot.speculative import pack_speculative, restored_speculative, write_speculative
 from oxillama.speculative.draft_model import DraftModel
+from oxillama.text_settings import Acceptance
 
 __all__ = ["SpeculativeEngine"]
 

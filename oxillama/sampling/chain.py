@@ -9,6 +9,7 @@ from oxillama._util.checks import check_float, check_type, given_of
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels.sampling import Candidates
+from oxillama.sampler_config import idle_values
 from oxillama.sampling.distribution import Distribution, certain, distribution_of
 from oxillama.sampling.stages import CHOOSING, STAGES, Stage, default_stages, draw, grammar, greedy, masks
 from oxillama.sampling.state import SamplerState
@@ -18,14 +19,8 @@ __all__ = ["SamplerChain", "make_chain"]
 NO_CHOICE = "the sampler chain ended without choosing a token: end it with the stage draw or greedy"
 
 
-# Of defaults that may be others, with which temperature 0 is not the likeliest token.
-LIKELIEST: dict[str, Any] = {
-    "repetition_penalty": 1.0,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-    "dry_multiplier": 0.0,
-    "mirostat": 0,
-}
+# What keeps temperature 0 from the likeliest token where defaults have other values.
+LIKELIEST: dict[str, Any] = idle_values("penalties", "dry", "mirostat")
 
 
 class SamplerChain:

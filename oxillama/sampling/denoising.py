@@ -8,122 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama._util.checks import MAX_CONTEXT, check_int
-from oxillama._util.settings import check_fields, setting, settings
 from oxillama.errors import ConfigError, GenerateError
-from oxillama.sampler_config import MAX_SEED
+from oxillama.text_settings import DiffusionSettings
 
-__all__ = ["DiffusionSettings", "MaskedText", "OnStep", "Step"]
+__all__ = ["MaskedText", "Step"]
 
-ORDERS = ("low_confidence", "maskgit_plus", "topk_margin", "entropy", "random", "origin")
 LEAST = 1e-10  # what is added to probabilities before their logarithms, in the authors' code
-
-OnStep = Callable[[int, list[int | None]], object]
-
-
-def _check_on_step(name: str, given: Any) -> OnStep:
-    if not callable(given):
-        raise ConfigError(f"{name} must be callable, not {type(given).__name__}")
-    found: OnStep = given
-    return found
-
-
-@settings()
-@dataclass(frozen=True, slots=True)
-class DiffusionSettings:
-    """Options of `Engine.diffuse`, checked; what depends on the model is None until `Denoising` knows it.
-
-    {fields}
-    """
-
-    max_tokens: int = setting(
-        128,
-        "positions that are written; all of them, unless an end token comes before.",
-        least=1,
-        most=MAX_CONTEXT,
-        brief="positions that are written",
-    )
-    steps: int | None = setting(
-        None,
-        "passes of the model, by default one for each position.",
-        least=1,
-        most=MAX_CONTEXT,
-        brief="passes of the model; default: one for each position",
-    )
-    order: str | None = setting(
-        None,
-        "which positions become tokens first: those whose token is the likeliest, by the model "
-        '("low_confidence", the default of LLaDA) or among what temperature and cuts leave ("maskgit_plus"); with the '
-        'largest lead over the second ("topk_margin"); of the least entropy ("entropy", the default otherwise); '
-        '"random"; or each by chance, whatever its token ("origin").',
-        choices=ORDERS,
-        brief="which positions become tokens first; default: the model's own",
-    )
-    block_length: int | None = setting(
-        None,
-        "positions of a block; blocks are written one after another, with equally many steps. By default all of "
-        "LLaDA's are one. Without blocks, times decide how many positions a step writes.",
-        check=lambda name, given: given,  # in __post_init__
-        brief="positions of a block",
-    )
-    eps: float | None = setting(
-        None,
-        "the last of the times, which then take the place of LLaDA's block too; 0.001 for others. Not with "
-        "block_length.",
-        most=1,
-        brief="the last of the times",
-    )
-    temperature: float = setting(
-        0.0, "of the tokens, as for `generate`, like top_p and top_k; 0: the likeliest.", most=1e6, brief="of tokens"
-    )
-    top_p: float = setting(1.0, "of the tokens; 1: of all.", most=1, above=True, brief="of tokens")
-    top_k: int = setting(0, "of the tokens; 0: of all.", most=1 << 31, brief="of tokens")
-    order_temperature: float = setting(0.0, "above 0, the order is drawn, too.", most=1e6)
-    cfg_scale: float = setting(
-        0.0,
-        "weight of the prompt beyond its own (classifier-free guidance); above 0, a step computes two texts.",
-        most=1e6,
-        brief="weight of the prompt beyond its own; above 0, a step computes two texts",
-    )
-    seed: int | None = setting(
-        None,
-        "the same seed gives the same text, whatever else runs; None is random.",
-        most=MAX_SEED,
-        brief="the same seed gives the same text",
-    )
-    mask_token: int | None = setting(
-        None, "id of the mask, where the file names none.", check=lambda name, given: given, brief="id of the mask"
-    )
-    shift_logits: bool | None = setting(
-        None,
-        "whether logits are for the next place; None: what the file says.",
-        brief="whether logits are for the next place",
-    )
-    on_step: OnStep | None = setting(
-        None,
-        "called after each step with its number from 1 on and the tokens, None where there is still a mask.",
-        check=_check_on_step,
-    )
-    cancel_token: Any = setting(
-        None,
-        "lets another thread, or on_step, stop it; what there is before the first mask is returned.",
-        check=lambda name, given: given,  # `Denoising` knows its type
-    )
-    lora: Any = setting(None, "adapters, as for `generate`.", check=lambda name, given: given)
-
-    def __post_init__(self) -> None:
-        """Raises ConfigError, which names the option, its value and the range."""
-        check_fields(self)
-        if self.block_length is not None:
-            check_int("block_length", self.block_length, 1, self.max_tokens)
-        if self.order_temperature and self.order == "origin":
-            raise ConfigError(f'order_temperature is {self.order_temperature}, but order "origin" has no order to draw')
 
 
 class Step(NamedTuple):

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, MissingKeyError
 from oxillama.gguf import Metadata
 from oxillama.gguf.values import ValueType, shown
+from oxillama.sampler_config import idle_values
 
 __all__ = ["PREFIX", "STAGE_NAMES", "idle_settings", "read_sampling_defaults"]
 
@@ -40,20 +42,11 @@ _KEYS = {
     "mirostat_eta": _Key("mirostat_eta", float),
 }
 # Stages by llama.cpp's names, in the order in which both run them, with the settings that make each idle.
-_STAGES: dict[str, dict[str, Any]] = {
-    "penalties": {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
-    "dry": {"dry_multiplier": 0.0},
-    "top_n_sigma": {"top_n_sigma": 0.0},
-    "top_k": {"top_k": 0},
-    "typ_p": {"typical_p": 1.0},
-    "top_p": {"top_p": 1.0},
-    "min_p": {"min_p": 0.0},
-    "xtc": {"xtc_probability": 0.0},
-    "temperature": {"temperature": 1.0},
-}
+_ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+_STAGES: dict[str, dict[str, Any]] = {name: idle_values("typical_p" if name == "typ_p" else name) for name in _ORDER}
 # Each stage by all its names.
 STAGE_NAMES = {
-    **{name: name for name in _STAGES}, "typical": "typ_p", "typical_p": "typ_p", "nucleus": "top_p",
+    **dict(zip(_ORDER, _ORDER, strict=True)), "typical": "typ_p", "typical_p": "typ_p", "nucleus": "top_p",
     "temp": "temperature",
 }  # fmt: skip
 
@@ -92,9 +85,9 @@ def _read(metadata: Metadata, name: str, key: _Key, context_size: int) -> float:
         value = metadata.get_float(name)
         if metadata.type_of(name) is ValueType.FLOAT32:
             value = float(str(np.float32(value)))  # 0.7, and not the double that the nearest float32 is
-    alone: dict[str, Any] = {"temperature": 1.0, key.field: value}
+    alone: dict[str, Any] = {key.field: value}
     try:
-        SamplerConfig(**alone)
+        replace(SamplerConfig(temperature=1.0), **alone)
     except ConfigError as error:
         raise MissingKeyError(f"the metadata key {name}: {error}; `overrides` replaces it") from None
     return value

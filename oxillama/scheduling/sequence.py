@@ -15,10 +15,10 @@ from oxillama.errors import ConfigError
 from oxillama.layer_state import source_positions
 from oxillama.scheduling.pools import StateSlots
 from oxillama.scheduling.prefix_cache import PrefixNode, n_common
+from oxillama.text_settings import MAX_PRIORITY
 
-__all__ = ["MAX_PRIORITY", "Sequence", "SequenceState", "SourceLayout", "n_common"]
+__all__ = ["Sequence", "SequenceState", "SourceLayout", "n_common"]
 
-MAX_PRIORITY = 100
 
 _ids = itertools.count()
 

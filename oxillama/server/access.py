@@ -81,12 +81,12 @@ def note(exchange: Exchange) -> int:
     """Counts a request that ended, and logs its line. Returns its status, 499 of a client that left."""
     service = exchange.service
     seconds = time.perf_counter() - exchange.began
-    tally, status = exchange.tally, 499 if exchange.gone else exchange.status
+    usage, status = exchange.usage, 499 if exchange.gone else exchange.status
     method = exchange.method if exchange.method in METHODS else "other"  # a client could make up any number of them
     for metrics in service.counts(exchange.key):
         metrics.disconnects += exchange.gone
         metrics.ended(exchange.route, method, status, seconds)
-        for kind, n in (("prompt", tally.prompt_tokens), ("completion", tally.completion_tokens)):
+        for kind, n in (("prompt", usage.prompt_tokens), ("completion", usage.completion_tokens)):
             if n:
                 metrics.used(exchange.key.name, kind, n)
     if not log.isEnabledFor(logging.INFO):
@@ -94,13 +94,13 @@ def note(exchange: Exchange) -> int:
     line: Body = {
         "id": exchange.id, "key": exchange.key.name, "method": exchange.method, "path": exchange.path,
         "status": status,
-        "model": tally.model, "prompt_tokens": tally.prompt_tokens, "cached_tokens": tally.cached_tokens,
-        "completion_tokens": tally.completion_tokens, "queue_ms": round(tally.queued * 1e3, 2),
-        "ttft_ms": None if tally.first_token is None else round(tally.first_token * 1e3, 2),
-        "total_ms": round(seconds * 1e3, 2), "finish_reason": tally.finish_reason, "bytes": exchange.n_bytes,
+        "model": usage.model, "prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cached_tokens,
+        "completion_tokens": usage.completion_tokens, "queue_ms": round(usage.queued * 1e3, 2),
+        "ttft_ms": None if usage.first_token is None else round(usage.first_token * 1e3, 2),
+        "total_ms": round(seconds * 1e3, 2), "finish_reason": usage.finish_reason, "bytes": exchange.n_bytes,
     }  # fmt: skip
-    if service.config.log_content and tally.content is not None:
-        line["content"] = tally.content
+    if service.config.log_content and usage.content is not None:
+        line["content"] = usage.content
     log.info("%s", shown(line, service.config.log_format))
     return status
 

@@ -13,8 +13,7 @@ from starlette.routing import Route, Router
 from oxillama.server.access import ALIVE, admit, note
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError, ClientGone
-from oxillama.server.exchange import Exchange
-from oxillama.server.failures import failure
+from oxillama.server.exchange import Exchange, failure
 from oxillama.server.heap import LARGE
 from oxillama.server.models import served
 from oxillama.server.pages import pages_of

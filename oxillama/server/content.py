@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from oxillama.server.errors import bad_value
-from oxillama.server.field_types import LEFT_OUT, Other
+from oxillama.server.field_types import LEFT_OUT, Other, Values
 from oxillama.server.reading import Reading
 
 __all__ = ["not_shown", "other_content", "result_content", "vendor_tool"]
@@ -27,7 +26,7 @@ _KEYS = ("title", "context", "source", "url", "tool_name", "text", "content")
 _DEPTH = 8  # of lists and objects in a block that texts are looked for in
 
 
-def other_content(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+def other_content(place: str, kind: str, value: Values, reading: Reading) -> object:
     """The text of a block, part or item of another kind as a part; LEFT_OUT for one without any.
 
     What else it has is left out and said. A document of text is read whole, without citations. Raises ApiError for
@@ -39,7 +38,7 @@ def other_content(place: str, kind: str, value: dict[str, Any], reading: Reading
     return _as_text(place, kind, value, reading, other_content)
 
 
-def _as_text(place: str, kind: str, value: dict[str, Any], reading: Reading, read: Other) -> Any:
+def _as_text(place: str, kind: str, value: Values, reading: Reading, read: Other) -> object:
     """Text of content that can be had, for `other_content`. read: what reads the parts of a document."""
     if kind == "refusal" and isinstance(value.get("refusal"), str):  # of an earlier answer
         return {"type": "text", "text": value["refusal"]}
@@ -51,7 +50,7 @@ def _as_text(place: str, kind: str, value: dict[str, Any], reading: Reading, rea
     return {"type": "text", "text": text} if text else LEFT_OUT
 
 
-def _say_missing(place: str, document: dict[str, Any], reading: Reading, read: Other) -> None:
+def _say_missing(place: str, document: Values, reading: Reading, read: Other) -> None:
     """Says what of a document isn't read: parts that are no text, and fields."""
     for name, given in document.items():
         if name == "citations" and given not in (None, {"enabled": False}):
@@ -65,7 +64,7 @@ def _say_missing(place: str, document: dict[str, Any], reading: Reading, read: O
             read(f"{place}.source.content[{i}]", kind, part, reading)
 
 
-def result_content(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+def result_content(place: str, kind: str, value: Values, reading: Reading) -> object:
     """`other_content` of what a tool gave: pictures and files are left out, and a text in their place says so.
 
     An agent sends the results of its tools with every further request, and so could never go on.
@@ -81,17 +80,17 @@ def not_shown(what: str) -> str:
     return f"[{what} are not shown: this model reads text alone]"
 
 
-def _unreadable(kind: str, value: dict[str, Any]) -> tuple[str, str] | None:
+def _unreadable(kind: str, value: Values) -> tuple[str, str] | None:
     """Name of content that can't be had, and a remedy; None for other content."""
     return _DOCUMENT if kind == "document" and not _is_text(value) else _UNREADABLE.get(kind)
 
 
-def _is_text(document: dict[str, Any]) -> bool:
+def _is_text(document: Values) -> bool:
     source = document.get("source")
     return isinstance(source, dict) and source.get("type") in _TEXT_SOURCES
 
 
-def _texts(value: Any, depth: int = _DEPTH) -> Iterator[str]:
+def _texts(value: object, depth: int = _DEPTH) -> Iterator[str]:
     """The texts of a block, in order, but for those that lie deeper."""
     if isinstance(value, str):
         if value:
@@ -105,7 +104,7 @@ def _texts(value: Any, depth: int = _DEPTH) -> Iterator[str]:
             yield from _texts(value.get(key), depth - 1)
 
 
-def vendor_tool(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+def vendor_tool(place: str, kind: str, value: Values, reading: Reading) -> object:
     """LEFT_OUT for a tool that only its vendor can run."""
     reading.leave_out(f"{place}.type={kind:.64}", "no such tool can be run here", "tools.type")
     return LEFT_OUT

@@ -62,22 +62,22 @@ async def computed(
 
     Raises ApiError for what the engine refuses, and when its time is over.
     """
-    service, tally = exchange.service, exchange.tally
+    service, usage = exchange.service, exchange.usage
     core = chosen.model.ready.engine.context.core
     with chosen.in_use():
         async with service.gate.enter(exchange.key) as place:
-            tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
+            usage.queued, usage.model = time.perf_counter() - exchange.began, chosen.name
             try:
                 batch = await exchange.elsewhere(lambda: engine_errors(make, chosen))
                 place.expect(batch.n_tokens)
-                tally.prompt_tokens = batch.n_tokens
+                usage.prompt_tokens = batch.n_tokens
                 async with asyncio.timeout(service.config.request_timeout):
                     await _compute(exchange, core, batch)
-                return await exchange.elsewhere(lambda: shape(batch.rows, tally.prompt_tokens))
+                return await exchange.elsewhere(lambda: shape(batch.rows, usage.prompt_tokens))
             except TimeoutError:
                 raise ApiError(504, "timeout", "the answer took longer than the server's --request-timeout") from None
             finally:
-                place.spend(tally.prompt_tokens)
+                place.spend(usage.prompt_tokens)
 
 
 async def _compute(exchange: Exchange, core: EngineCore, batch: EmbeddingBatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from oxillama.config import SamplingOptions
 from oxillama.core.prompts import check_length
 from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.errors import ContextOverflowError
@@ -13,7 +12,8 @@ from oxillama.sampler_config import MAX_SEED
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.field_types import Values
-from oxillama.server.fields import SAMPLING, SERVING
+from oxillama.server.fields import CONSTRAINTS, FORMS, SERVING
+from oxillama.server.fields_sampling import SAMPLING
 from oxillama.server.generation import NO_CONSTRAINT, Constraint, Keywords
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
@@ -23,10 +23,9 @@ __all__ = ["limited", "read_constraint", "read_engine"]
 
 ANY_OBJECT = {"type": "object", "additionalProperties": True}
 # The fields that are keywords: those that have the engine's names first.
-_KEYWORDS = sorted((one for one in (*SAMPLING, *SERVING) if one.to), key=lambda one: one.name != one.to)
-# Fields of a request, and of `structured_outputs`, that say what a text must follow: the engine's keyword of each.
-_FORMS = {"json_schema": "json_schema", "regex": "regex", "choices": "choices", "grammar": "grammar"}
-_STRUCTURED = {"json": "json_schema", "regex": "regex", "choice": "choices", "grammar": "grammar"}
+_KEYWORDS = sorted((one for one in (*SAMPLING, *CONSTRAINTS, *SERVING) if one.to), key=lambda one: one.name != one.to)
+# Names that `structured_outputs` has for what a text must follow.
+_STRUCTURED = {"json_schema": "json", "choices": "choice"}
 
 
 def limited(name: str, value: int, most: int, flag: str) -> int:
@@ -40,10 +39,8 @@ def read_engine(values: Values, exchange: Exchange, chosen: Chosen) -> tuple[Key
     """Keywords of the engine, but for the constraint of the text, and this one. Raises ApiError."""
     options = _read_sampling(values)
     constraint = read_constraint(values)
-    if "schema_mode" in values and "schema_mode" in SamplingOptions.__annotations__:
-        options["schema_mode"] = values["schema_mode"]
     config = exchange.service.config
-    deadline = max(config.request_timeout - exchange.tally.queued, 1e-3)
+    deadline = max(config.request_timeout - exchange.usage.queued, 1e-3)
     serving = _read_serving(values, exchange, chosen)
     return {**options, "deadline": deadline, **serving, **_read_drafts(values, exchange.reading, chosen)}, constraint
 
@@ -72,27 +69,33 @@ def _as_engine(name: str, value: Any) -> Any:
 
 def read_constraint(values: Values) -> Constraint:
     """Reads the constraint of the text. Raises ApiError."""
-    given = [Constraint(name, keyword, values[name]) for name, keyword in _FORMS.items() if name in values]
+    given = [Constraint(name, name, values[name]) for name in FORMS if name in values]
     structured = values.get("structured_outputs", {})
     given += [
         Constraint(f"structured_outputs.{name}", keyword, structured[name])
-        for name, keyword in _STRUCTURED.items()
-        if name in structured
+        for keyword in FORMS
+        if (name := _STRUCTURED.get(keyword, keyword)) in structured
     ]
     form = values.get("response_format", {"type": "text"})
     if "schema" in form and form["type"] != "json_object":
         raise bad_value("response_format.schema", "response_format.schema is for the type json_object")
-    if form["type"] == "json_object":
-        given.append(Constraint("response_format", "json_schema", form.get("schema", ANY_OBJECT)))
-    elif form["type"] == "json_schema":
-        if "json_schema" not in form:
-            place = "response_format.json_schema"
-            raise bad_value(place, f"{place} is missing", "missing_parameter")
-        given.append(Constraint("response_format", "json_schema", form["json_schema"]["schema"]))
+    if form["type"] != "text":
+        given.append(Constraint("response_format", "json_schema", _read_schema(form)))
     if len(given) > 1:
         text = f"{given[0].field} and {given[1].field} are both given: a text can follow one of them"
         raise bad_value(given[1].field, text)
     return given[0] if given else NO_CONSTRAINT
+
+
+def _read_schema(form: Values) -> object:
+    """The schema of a `response_format` of JSON: of any object, or the one under the name of its type."""
+    kind = form["type"]
+    if kind == "json_object":
+        return form.get("schema", ANY_OBJECT)
+    if kind not in form:
+        place = f"response_format.{kind}"
+        raise bad_value(place, f"{place} is missing", "missing_parameter")
+    return form[kind]["schema"]
 
 
 def _read_serving(values: Values, exchange: Exchange, chosen: Chosen) -> Keywords:
@@ -117,7 +120,7 @@ def _read_serving(values: Values, exchange: Exchange, chosen: Chosen) -> Keyword
 
 
 def _read_drafts(values: Values, reading: Reading, chosen: Chosen) -> Keywords:
-    """Options of drafting: sources of draft tokens, and their number at a time."""
+    """Reads where draft tokens come from, and how many at a time."""
     found: Keywords = {}
     if "prediction" in values:
         texts = text_parts(values["prediction"]["content"])

@@ -23,6 +23,7 @@ from oxillama.errors import (
     ToolFormatError,
     UnsupportedModelError,
 )
+from oxillama.sampler_config import fields_of
 from oxillama.server.json_pieces import Body
 
 __all__ = [
@@ -142,7 +143,7 @@ _FIELDS = {"include_stop": "include_stop_str_in_output", "template_kwargs": "cha
 _KEYWORDS = re.compile(rf"\b(?:{'|'.join(_FIELDS)})\b")
 # Fields that leave no token where they contradict each other, or a grammar.
 _NO_TOKEN = re.compile(r"no token is left to choose from: (?!all \d+ logits)")  # which a damaged model has
-_MASKS = ("min_tokens", "allowed_token_ids", "bad_words", "logit_bias", "banned_tokens")
+_MASKS = fields_of("masks", "logit_bias")
 
 
 def api_error(error: BaseException, context_size: int = 0) -> ApiError | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import time
@@ -12,13 +13,16 @@ from typing import Any, TypeVar
 from oxillama.server.admission import Slot
 from oxillama.server.auth import ANYONE, Key, anyone, cors_headers
 from oxillama.server.bodies import parse_body, read_body, unpacked
-from oxillama.server.errors import ApiError, ClientGone
-from oxillama.server.field_types import Reading, Record
+from oxillama.server.errors import ApiError, ClientGone, api_error
+from oxillama.server.field_types import Reading, Record, Values
 from oxillama.server.headers import encoded, listed
 from oxillama.server.json_pieces import as_json, written
+from oxillama.server.models import Chosen
 from oxillama.server.service import Service
 
-__all__ = ["METHODS", "Exchange", "UsageRecord", "dumped", "new_id"]
+__all__ = ["METHODS", "Exchange", "UsageRecord", "dumped", "failure", "new_id"]
+
+log = logging.getLogger("oxillama")
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LETTERS = (b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" * 5)[:256]  # one for each byte
@@ -69,7 +73,7 @@ class Exchange:
         self.id = given if _ID.fullmatch(given) else new_id("req_")
         self.is_admin = False
         self.began = time.perf_counter()
-        self.tally = UsageRecord()
+        self.usage = UsageRecord()
         self.place: Slot | None = None
         self.route = "other"
         self.parameters: Mapping[str, str] = {}
@@ -123,6 +127,10 @@ class Exchange:
             return await self.elsewhere(lambda: self._read(record, body, kind))
         return self._read(record, body, kind)
 
+    async def read_model(self, values: Values, name: str = "model") -> Chosen:
+        """Reads which model or adapter a request names, and loads it. name: of the field. Raises ApiError."""
+        return await self.service.models.use(values.get(name))
+
     def _read(self, record: Record, body: bytes, kind: str) -> dict[str, Any]:
         body = unpacked(body, self.headers, self.service.config)
         return record.read("", parse_body(body, kind, self.reading), self.reading)
@@ -143,7 +151,7 @@ class Exchange:
     def summary(self) -> dict[str, Any]:
         """Facts of the exchange for administrators: nothing of its content."""
         seconds = time.perf_counter() - self.began
-        return {"id": self.id, "key": self.key.name, "path": self.path, "model": self.tally.model, "seconds": seconds}
+        return {"id": self.id, "key": self.key.name, "path": self.path, "model": self.usage.model, "seconds": seconds}
 
     def leave(self) -> None:
         """Ends the exchange: its watcher stops."""
@@ -227,7 +235,7 @@ class Exchange:
         """Sends an error. Raises ClientGone if an answer has begun."""
         for metrics in self.service.counts(self.key):
             metrics.refused(error.code)
-        self.tally.finish_reason = error.code
+        self.usage.finish_reason = error.code
         if self.status:
             raise ClientGone
         body = error.ollama() if self.ollama else error.anthropic(self.id) if self.anthropic else error.openai()
@@ -237,3 +245,29 @@ class Exchange:
 def dumped(value: Any) -> bytes:
     """JSON of a small value as it is sent."""
     return as_json(value).encode()
+
+
+def failure(error: Exception, exchange: Exchange) -> ApiError:
+    """Translates an error into one over HTTP; an unknown one is logged, and said without its content. No answer tells
+    where the server has its files."""
+    models = exchange.service.models
+    found = api_error(error)
+    if found is not None and found.code == "engine_failed":
+        models.note_failure(exchange.usage.model, error.__context__ if found is error else error)
+    if found is None:
+        _note(error, exchange)
+        found = ApiError(500, "internal_error", f"the request {exchange.id} failed by a fault of the server")
+    found.message = models.without_paths(found.message)
+    return found
+
+
+def _note(error: Exception, exchange: Exchange) -> None:
+    """Logs a fault, with its traceback unless the same one was logged less than a second ago."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    if exchange.service.repeats.is_new((type(error), place)) is not None:
+        log.error("request %s failed", exchange.id, exc_info=error)
+    else:
+        log.error("request %s failed as another one did: %s at %s", exchange.id, type(error).__name__, place)

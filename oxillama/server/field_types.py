@@ -104,6 +104,21 @@ class Integer:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """An integer, which may be written as 4096.0."""
+
+    least: int
+    most: int
+
+    def read(self, place: str, value: Any, reading: Reading) -> int:
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        return Integer(self.least, self.most).read(place, whole, reading)
+
+    def schema(self) -> Schema:
+        return Integer(self.least, self.most).schema()
+
+
+@dataclass(frozen=True)
 class Limit:
     """An integer, or -1 for no limit."""
 
@@ -444,7 +459,7 @@ class Record:
 
 
 # Reads an object of another type than is known: (place, type, object, reading).
-Other = Callable[[str, str, dict[str, Any], Reading], Any]
+Other = Callable[[str, str, Values, Reading], object]
 
 
 @dataclass(frozen=True)

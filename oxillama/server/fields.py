@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from typing import Any
 
-from oxillama._util.settings import Setting, settings_of
 from oxillama.chat.messages import REASONING_FIELDS
-from oxillama.config import MAX_CONTEXT, SamplingOptions
-from oxillama.core.options import ChatOptions, StreamOptions
-from oxillama.sampler_config import CONSTRAINTS as FORMS
-from oxillama.sampler_config import MAX_SEED, MAX_TOKEN, SCHEMA_MODES, SamplerConfig
+from oxillama.config import MAX_CONTEXT
+from oxillama.sampler_config import CONSTRAINTS as _FORMS
+from oxillama.sampler_config import MAX_TOKEN
 from oxillama.server.content import other_content, result_content, vendor_tool
-from oxillama.server.errors import bad_value
 from oxillama.server.field_types import (
     Any_,
     Boolean,
@@ -30,33 +25,25 @@ from oxillama.server.field_types import (
     Only,
     Other,
     Record,
+    Schema,
     Tagged,
     Text,
 )
+from oxillama.server.fields_sampling import IDS, KNOWN, SAMPLING, engine, of_setting, refused
 from oxillama.server.reading import Reading
 
-__all__ = ["CHAT", "COMPLETIONS", "CONSTRAINTS", "MODEL", "SAMPLING", "STREAM", "accepted", "refused", "wished"]
+__all__ = ["CHAT", "COMPLETIONS", "CONSTRAINTS", "FORMS", "MODEL", "STREAM", "accepted", "wished"]
 
-# Keywords of the engine that this process has: a field that needs another one is refused by name.
-KEYWORDS = {*SamplingOptions.__annotations__, *StreamOptions.__annotations__, *ChatOptions.__annotations__}
 SCHEMA_DEPTH = 256
 MAX_NAME = 64
 MAX_TOOLS = 1024
 MAX_MESSAGES = 1 << 16
-MAX_BIASES = 1024
-MAX_STOPS, MAX_STOP = 16, 256
 MAX_CHOICES = 1 << 14
 # Characters of a schema, a grammar, a pattern, a list of choices, and of all tools together. Agents' tools have a small
 # part of them; of more, single steps of reading and freeing them would keep other requests waiting.
 MAX_SOURCE = 1 << 20
 SCHEMA = Json(SCHEMA_DEPTH, MAX_SOURCE)
 SOURCE = Text(0, MAX_SOURCE)
-BIG = 1e30
-
-
-def refused(name: str, remedy: str = "", *values: Any) -> Field:
-    """A field that is refused by name, but for values that ask for nothing."""
-    return Field(name, Only(values, remedy), remedy or "not supported", "refuse")
 
 
 def accepted(name: str, kind: Kind, text: str) -> Field:
@@ -72,76 +59,23 @@ def wished(name: str, kind: Kind, text: str) -> Field:
     return Field(name, kind, text, "leave")
 
 
-def engine(name: str, kind: Kind, text: str, to: str = "") -> Field:
-    """A field that is a keyword of the engine; refused where the engine doesn't have it."""
-    keyword = to or name
-    if keyword in KEYWORDS:
-        return Field(name, kind, text, to=keyword)
-    return refused(name, "the engine of this version can't do it")
-
-
-def of_setting(one: Setting) -> Field:
-    """A field that is a setting of the engine, with its range and its meaning."""
-    kind: Kind
-    if one.choices:
-        kind = Choice(one.choices)
-    elif one.item is not None:
-        kind = ListOf(Integer(0, MAX_TOKEN) if one.item is int else Text(1, MAX_STOP), MAX_BIASES)
-    elif one.kind == "int":
-        kind = Integer(int(one.least), int(one.most))
-    elif one.kind == "float":
-        kind = Number(one.least, min(one.most, BIG), one.above)
-    else:
-        kind = Boolean() if one.kind == "bool" else Text()
-    return Field(one.name, kind, one.brief, to=one.name)
-
-
 def wish(field: Field) -> Field:
     """A field as a wish: what a model can't follow of it is left out, which is said."""
     return replace(field, rule="wish") if field.rule == "honour" else field
 
 
-def token_key(place: str, key: str) -> int:
-    """The token id that a key of `logit_bias` is."""
-    if not re.fullmatch(r"\d{1,10}", key) or int(key) > MAX_TOKEN:
-        raise bad_value(place, f"{place} must have token ids as keys, not {key!r:.60}")
-    return int(key)
-
-
-IDS = ListOf(Integer(0, MAX_TOKEN), MAX_CONTEXT, 1)
-STRINGS = ListOf(Text(1, MAX_STOP), MAX_STOPS)
 MODEL = Field("model", Text(0, 256), "id of a model or adapter; absent or empty: the first")
 
-_APART = (
-    engine("temperature", Number(0, 2, lenient_most=1e6), "0 takes the likeliest token; default 1"),
-    engine("top_p", Number(0, 1), "the fewest likeliest tokens with this probability together; default 1"),
-    engine("frequency_penalty", Number(-2, 2, lenient_most=1000), "taken off for each time that a token came"),
-    engine("presence_penalty", Number(-2, 2, lenient_most=1000), "taken off once"),
-    engine("top_k", Integer(-1, MAX_TOKEN), "the k likeliest tokens; 0 and -1 keep all"),
-    engine("dry_sequence_breakers", ListOf(Text(1, MAX_STOP), 256), "strings that no repetition reaches across"),
-    engine("seed", Integer(-(1 << 63), MAX_SEED), "the same seed gives the same text; choice i has seed + i"),
-    engine("logit_bias", MapOf(Number(-100, 100), MAX_BIASES, token_key), "token id to what its logit gets; -100 bans"),
-    Field("stop", Either({"string": Text(1, MAX_STOP), "array": STRINGS}), "strings that end the text", to="stop"),
-    engine("stop_token_ids", ListOf(Integer(0, MAX_TOKEN), MAX_BIASES), "tokens that end the text"),
-    engine("ignore_eos", Boolean(), "go on when the model wants to end"),
-    engine("include_stop_str_in_output", Boolean(), "leave the stop string in the text", "include_stop"),
-    engine("allowed_token_ids", IDS, "the only tokens that may come"),
-)
-# What the API bounds or names otherwise than the engine is written above; what texts follow stands below, CONSTRAINTS.
-_ELSEWHERE = {*FORMS, "schema_mode", *(field.name for field in _APART)}
-SAMPLING = (
-    *_APART,
-    *(of_setting(one) for name, one in settings_of(SamplerConfig).items() if name not in _ELSEWHERE),
-    engine("repeat_penalty", Number(0, BIG, above=True), "`repetition_penalty`", "repetition_penalty"),
-    engine("repeat_last_n", Integer(0, MAX_CONTEXT), "`repetition_penalty_window`", "repetition_penalty_window"),
-)
 CHOICES = ListOf(Text(), MAX_CHOICES, 1, MAX_SOURCE)
+_KINDS: dict[str, Kind] = {"json_schema": SCHEMA, "choices": CHOICES}
+# What a text can follow, by the engine's name; GBNF is the last in these APIs.
+FORMS = {name: Field(name, _KINDS.get(name, SOURCE), KNOWN[name].brief) for name in (*_FORMS[1:], _FORMS[0])}
 STRUCTURED = Record(
     (
         Field("json", Either({"object": SCHEMA, "string": SOURCE, "boolean": Boolean()}), "a JSON schema"),
-        Field("regex", SOURCE, "a pattern that the whole text matches"),
-        Field("choice", CHOICES, "texts of which it is one"),
-        Field("grammar", SOURCE, "GBNF that it follows"),
+        FORMS["regex"],
+        replace(FORMS["choices"], name="choice"),
+        FORMS["grammar"],
         refused("json_object", "give response_format {'type': 'json_object'}", False),
         refused("disable_fallback", "", False),
         accepted("disable_any_whitespace", Boolean(), "JSON has at most one space between tokens in any case"),
@@ -169,11 +103,8 @@ GUIDED = "give structured_outputs"
 CONSTRAINTS = (
     Field("response_format", RESPONSE_FORMAT, "`text`, `json_object`, or `json_schema`, which is always held"),
     Field("structured_outputs", STRUCTURED, "`json`, `regex`, `choice` or `grammar`"),
-    Field("json_schema", SCHEMA, "a schema that the text, as JSON, follows"),
-    Field("regex", SOURCE, "a pattern that the whole text matches"),
-    Field("choices", CHOICES, "texts of which it is one"),
-    Field("grammar", SOURCE, "GBNF that it follows"),
-    engine("schema_mode", Choice(SCHEMA_MODES), "`generate`, or `full` for all instances of a schema"),
+    *FORMS.values(),
+    of_setting(KNOWN["schema_mode"]),
     *(refused(name, GUIDED) for name in ("guided_json", "guided_regex", "guided_choice", "guided_grammar")),
     refused("guided_decoding_backend", GUIDED),
 )
@@ -223,7 +154,13 @@ SERVING = (
 
 
 def tagged(kind: str, *fields: Field) -> Record:
+    """An object whose `type` is this."""
     return Record((accepted("type", Choice((kind,)), "its kind"), *fields))
+
+
+def forms(kind: str, *fields: Field) -> dict[str, Record]:
+    """A form of `Tagged`: objects of this `type`."""
+    return {kind: tagged(kind, *fields)}
 
 
 TEXT_PART = tagged(
@@ -272,12 +209,12 @@ class Message:
 
     said, given = message(other_content), message(result_content)
 
-    def read(self, place: str, value: Any, reading: Reading) -> Any:
+    def read(self, place: str, value: object, reading: Reading) -> object:
         """The fields of the message. Raises ApiError for one of another form."""
         is_given = isinstance(value, dict) and value.get("role") == "tool"
         return (self.given if is_given else self.said).read(place, value, reading)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         """JSON Schema of the message."""
         return self.said.schema()
 
@@ -297,8 +234,8 @@ PATTERN = (
     Field("definition", Text(1, MAX_SOURCE), "a pattern that all of the input matches", required=True),
 )
 FREE_TEXT = Tagged({
-    "text": tagged("text"),
-    "grammar": tagged("grammar", Field("grammar", Record(PATTERN), "what the input matches", required=True)),
+    **forms("text"),
+    **forms("grammar", Field("grammar", Record(PATTERN), "what the input matches", required=True)),
 })  # fmt: skip
 CUSTOM = Record((
     Field("name", TOOL_NAME, "of the tool", required=True),
@@ -306,8 +243,8 @@ CUSTOM = Record((
     Field("format", FREE_TEXT, "of its input; default any text"),
 ))  # fmt: skip
 TOOL = Tagged({
-    "function": tagged("function", Field("function", FUNCTION, "its name and schema", required=True)),
-    "custom": tagged("custom", Field("custom", CUSTOM, "a tool whose input is a text", required=True)),
+    **forms("function", Field("function", FUNCTION, "its name and schema", required=True)),
+    **forms("custom", Field("custom", CUSTOM, "a tool whose input is a text", required=True)),
 }, other=vendor_tool)  # fmt: skip
 NAMED = Record((Field("name", TOOL_NAME, "of the tool", required=True),))
 ONE_TOOL = {kind: tagged(kind, Field(kind, NAMED, "its name", required=True)) for kind in ("function", "custom")}
@@ -319,7 +256,7 @@ TOOL_CHOICE = Either({
     "string": Choice(("none", "auto", "required")),
     "object": Tagged({
         **ONE_TOOL,
-        "allowed_tools": tagged("allowed_tools", Field("allowed_tools", ALLOWED, "that may be called", required=True)),
+        **forms("allowed_tools", Field("allowed_tools", ALLOWED, "that may be called", required=True)),
     }),
 })  # fmt: skip
 TOKENS = Limit(1, 1 << 31)

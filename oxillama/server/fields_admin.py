@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oxillama.server.field_types import Field, Record, Text
-from oxillama.server.fields import refused
+from oxillama.server.fields_sampling import refused
 
 __all__ = ["LOAD_ADAPTER", "MODEL_NAME", "NOTHING", "UNLOAD_ADAPTER"]
 

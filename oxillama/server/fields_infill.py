@@ -8,8 +8,9 @@ from oxillama.config import MAX_CONTEXT
 from oxillama.sampling.file_defaults import STAGE_NAMES
 from oxillama.server.errors import bad_value
 from oxillama.server.field_types import Boolean, Either, Field, Integer, Json, Kind, ListOf, Number, Only, Record, Text
-from oxillama.server.fields import CHAT, CONSTRAINTS, MODEL, SAMPLING, SERVING, accepted, wished
+from oxillama.server.fields import CHAT, CONSTRAINTS, MODEL, SERVING, accepted, wished
 from oxillama.server.fields_numbers import OF_MESSAGES
+from oxillama.server.fields_sampling import SAMPLING
 
 __all__ = ["APPLY_TEMPLATE", "INFILL", "samplers_of"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oxillama.server.content import other_content, result_content, vendor_tool
 from oxillama.server.errors import ApiError
 from oxillama.server.field_types import (
@@ -13,20 +11,18 @@ from oxillama.server.field_types import (
     Choice,
     Either,
     Field,
-    Integer,
     Json,
     ListOf,
-    Number,
     Only,
     Record,
     Tagged,
     Text,
+    Values,
 )  # fmt: skip
 from oxillama.server.fields import (
     MAX_MESSAGES,
     MAX_NAME,
     MAX_SOURCE,
-    MAX_STOP,
     MAX_TOOLS,
     MODEL,
     SCHEMA,
@@ -34,11 +30,12 @@ from oxillama.server.fields import (
     THINKING,
     TOOL_NAME,
     accepted,
-    refused,
+    forms,
     wish,
     wished,
-)  # fmt: skip
+)
 from oxillama.server.fields import TOKENS as MOST
+from oxillama.server.fields_sampling import MAX_STOP, OF_MESSAGES_API, refused
 from oxillama.server.reading import Reading
 
 __all__ = ["COUNT_TOKENS", "MESSAGES"]
@@ -93,29 +90,23 @@ TOOL = Tagged({"custom": CUSTOM}, "custom", vendor_tool)
 PARALLEL = Field("disable_parallel_tool_use", Boolean(), "the first call alone")
 
 
-def choice(kind: str, *fields: Field) -> Record:
-    return Record((accepted("type", Choice((kind,)), "its kind"), *fields))
-
-
 CHOICE = Tagged({
-    "auto": choice("auto", PARALLEL),
-    "any": choice("any", PARALLEL),
-    "tool": choice("tool", Field("name", TOOL_NAME, "of the tool", required=True), PARALLEL),
-    "none": choice("none"),
+    **forms("auto", PARALLEL),
+    **forms("any", PARALLEL),
+    **forms("tool", Field("name", TOOL_NAME, "of the tool", required=True), PARALLEL),
+    **forms("none"),
 })  # fmt: skip
-FORMAT = Tagged({"json_schema": choice(
-    "json_schema", Field("schema", SCHEMA, "what the text must follow", required=True),
-)})  # fmt: skip
+FORMAT = Tagged(forms("json_schema", Field("schema", SCHEMA, "what the text must follow", required=True)))
 
 
-def edit(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+def edit(place: str, kind: str, value: Values, reading: Reading) -> object:
     """LEFT_OUT: nothing is cleared of an earlier conversation."""
     if value.get("keep") != "all":
         reading.leave_out(f"{place}.type={kind:.64}", "nothing is cleared", "context_management.edits.type")
     return LEFT_OUT
 
 
-def thread(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+def thread(place: str, kind: str, value: Values, reading: Reading) -> object:
     """LEFT_OUT: no conversation is kept. Raises ApiError for a later part of one: clients then send it whole."""
     if kind == "continue":
         lost = ApiError(404, "thread_not_found", f"{place}: nothing is kept: send the whole conversation", place)
@@ -124,7 +115,7 @@ def thread(place: str, kind: str, value: dict[str, Any], reading: Reading) -> An
     return LEFT_OUT
 
 
-THREAD = Tagged({"create": choice("create")}, other=thread)
+THREAD = Tagged(forms("create"), other=thread)
 EDITS = Record((Field("edits", ListOf(Tagged({}, other=edit), MAX_MESSAGES), "of the conversation"),))
 _INPUT = (
     MODEL,
@@ -156,9 +147,7 @@ MESSAGES = Record((
     Field("max_tokens", MOST, "tokens to generate at most", required=True),
     Field("stop_sequences", ListOf(Text(1, MAX_STOP), 16), "strings that end the text"),
     Field("stream", Boolean(), "server-sent events"),
-    Field("temperature", Number(0, 1, lenient_most=1e6), "0 takes the likeliest token; default 1"),
-    Field("top_p", Number(0, 1), "the fewest likeliest tokens with this probability together"),
-    Field("top_k", Integer(0, 1 << 30), "the k likeliest tokens; 0 keeps all"),
+    *OF_MESSAGES_API,
     accepted("metadata", Json(), "for the caller"),
     wished("service_tier", Only(("auto", "standard_only")), "there is one"),
     wished("container", Any_(), "nothing is run"),

@@ -6,7 +6,8 @@ from oxillama.config import MAX_CONTEXT
 from oxillama.core.embedding import POOLINGS
 from oxillama.sampler_config import MAX_TOKEN
 from oxillama.server.field_types import Boolean, Choice, Either, Field, Integer, Limit, ListOf, Record, Text
-from oxillama.server.fields import CHAT, IDS, MODEL, accepted, refused
+from oxillama.server.fields import CHAT, MODEL, accepted
+from oxillama.server.fields_sampling import IDS, refused
 
 __all__ = ["CLASSIFY", "DETOKENIZE", "EMBEDDINGS", "OF_MESSAGES", "RERANK", "SCORE", "TOKENIZE"]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from oxillama.config import MAX_CONTEXT
-from oxillama.sampler_config import MAX_SEED, MAX_TOKEN
+from oxillama.sampler_config import MAX_TOKEN
 from oxillama.server.content import not_shown, other_content, result_content
 from oxillama.server.errors import bad_value
 from oxillama.server.field_types import (
@@ -22,27 +21,26 @@ from oxillama.server.field_types import (
     Other,
     Reading,
     Record,
+    Schema,
     Tagged,
     Text,
+    Whole,
     wrong,
 )
 from oxillama.server.fields import (
-    BIG,
     MAX_MESSAGES,
     MAX_SOURCE,
     MAX_TOOLS,
     ROLES,
-    SAMPLING,
     SCHEMA,
     SCHEMA_DEPTH,
     TEXT_PART,
     TOOL,
     accepted,
-    engine,
-    refused,
     wished,
-)  # fmt: skip
+)
 from oxillama.server.fields_numbers import MAX_TEXTS
+from oxillama.server.fields_sampling import OF_OLLAMA, refused
 from oxillama.server.ollama.names import seconds_of
 
 __all__ = ["CHAT", "COPY", "CREATE", "EMBED", "EMBEDDINGS", "GENERATE", "OPTIONS", "REGISTRY", "SHOW"]
@@ -51,29 +49,14 @@ LONGEST = 1e15  # seconds
 
 
 @dataclass(frozen=True)
-class Whole:
-    """An integer, which may be written as 4096.0."""
-
-    least: int
-    most: int
-
-    def read(self, place: str, value: Any, reading: Reading) -> int:
-        whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        return Integer(self.least, self.most).read(place, whole, reading)
-
-    def schema(self) -> dict[str, Any]:
-        return Integer(self.least, self.most).schema()
-
-
-@dataclass(frozen=True)
 class Span:
     """A duration, which is read as seconds: a number of them, or Go's form; infinite if it is below zero."""
 
-    def read(self, place: str, value: Any, reading: Reading) -> float:
+    def read(self, place: str, value: object, reading: Reading) -> float:
         text_or_number = Either({"number": Number(-LONGEST, LONGEST), "string": Text(0, 64)})
         return seconds_of(place, text_or_number.read(place, value, reading))
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"anyOf": [{"type": "number"}, {"type": "string"}]}
 
 
@@ -81,14 +64,14 @@ class Span:
 class Pictures:
     """A list of pictures, of which there may be none: the answer would miss them."""
 
-    def read(self, place: str, value: Any, reading: Reading) -> list[Any]:
+    def read(self, place: str, value: object, reading: Reading) -> list[object]:
         if not isinstance(value, list):
             raise wrong(place, "a list", value)
         if value:
             raise bad_value(place, f"{place}: pictures are not read", "unsupported_parameter")
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "array", "maxItems": 0}
 
 
@@ -96,7 +79,7 @@ class Pictures:
 class ToolPictures:
     """Pictures of a tool's result, which are left out; what is read is the text that tells the model so."""
 
-    def read(self, place: str, value: Any, reading: Reading) -> str:
+    def read(self, place: str, value: object, reading: Reading) -> str:
         if not isinstance(value, list):
             raise wrong(place, "a list", value)
         if not value:
@@ -104,7 +87,7 @@ class ToolPictures:
         reading.leave_out(place, "pictures are not read")
         return not_shown("pictures")
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "array"}
 
 
@@ -114,45 +97,19 @@ class Lower:
 
     values: tuple[str, ...]
 
-    def read(self, place: str, value: Any, reading: Reading) -> str:
+    def read(self, place: str, value: object, reading: Reading) -> str:
         return Choice(self.values).read(place, value.lower() if isinstance(value, str) else value, reading)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return Choice(self.values).schema()
 
 
-def as_option(name: str) -> Field:
-    """A field of sampling as chat completions have it."""
-    return next(field for field in SAMPLING if field.name == name)
-
-
-# Ranges are wider than those of OpenAI's API where Ollama has none.
-_OWN_SAMPLING = (
-    engine("temperature", Number(0, 1e6), "0 takes the likeliest token; default 0.8"),
-    engine("top_k", Whole(-1, MAX_TOKEN), "the k likeliest tokens; 0 and -1 keep all; default 40"),
-    engine("top_p", Number(0, 1), "the fewest likeliest tokens with this probability together; default 0.9"),
-    as_option("min_p"),
-    as_option("typical_p"),
-    engine("repeat_penalty", Number(0, BIG), "divides the logits of recent tokens; 1, the default, and 0 are none",
-           "repetition_penalty"),
-    engine("repeat_last_n", Whole(-1, MAX_CONTEXT), "tokens that penalties look back; -1: all; default 64",
-           "repetition_penalty_window"),
-    engine("presence_penalty", Number(-1000, 1000), "taken off once"),
-    engine("frequency_penalty", Number(-1000, 1000), "taken off for each time that a token came"),
-    engine("mirostat", Whole(0, 2), "version; 0 is off"),
-    as_option("mirostat_tau"),
-    as_option("mirostat_eta"),
-    engine("seed", Whole(-(1 << 63), MAX_SEED), "the same seed gives the same text; below 0: another one each time"),
-    as_option("stop"),
-)  # fmt: skip
-_KNOWN = {field.name for field in _OWN_SAMPLING}
 ANY_COUNT = Whole(-(1 << 31), 1 << 31)
 OPTIONS = Record((
     Field("num_predict", ANY_COUNT, "tokens to generate at most; 0 and below: as many as there is room for"),
     Field("num_ctx", Whole(0, 1 << 31), "tokens of prompt and answer: more than the server has are left out", "wish"),
-    *_OWN_SAMPLING,
+    *OF_OLLAMA,
     Field("draft_num_predict", Whole(0, 1 << 31), "draft tokens at a time, of a model with a draft; 0 is none", "wish"),
-    *(field for field in SAMPLING if field.name not in _KNOWN),
     wished("num_keep", ANY_COUNT, "an answer ends with the context: nothing is shifted out of it"),
     wished("num_batch", ANY_COUNT, "`--chunk-size` of the server"),
     wished("num_thread", ANY_COUNT, "`--threads` of the server"),
@@ -228,13 +185,13 @@ class Message:
     said = message(other_content, IMAGES)
     given = message(result_content, Field("images", ToolPictures(), "left out of a tool's message"))
 
-    def read(self, place: str, value: Any, reading: Reading) -> Any:
+    def read(self, place: str, value: object, reading: Reading) -> object:
         """The fields of the message. Raises ApiError for one of another form."""
         role = value.get("role") if isinstance(value, dict) else None
         is_given = isinstance(role, str) and role.lower() == "tool"
         return (self.given if is_given else self.said).read(place, value, reading)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         """JSON Schema of the value."""
         return self.said.schema()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oxillama.server.content import other_content, result_content, vendor_tool
 from oxillama.server.field_types import (
     LEFT_OUT,
@@ -20,8 +18,10 @@ from oxillama.server.field_types import (
     Only,
     Placed,
     Record,
+    Schema,
     Tagged,
     Text,
+    Values,
 )  # fmt: skip
 from oxillama.server.fields import (
     CHAT,
@@ -31,16 +31,15 @@ from oxillama.server.fields import (
     MAX_TOOLS,
     MODEL,
     PATTERN,
-    SAMPLING,
     SCHEMA,
     SERVING,
     TOKENS,
     TOOL_NAME,
     accepted,
-    refused,
     wish,
     wished,
-)  # fmt: skip
+)
+from oxillama.server.fields_sampling import SAMPLING, refused
 from oxillama.server.reading import Reading
 
 __all__ = ["INPUT_TOKENS", "RESPONSES"]
@@ -50,6 +49,11 @@ def form(kind: str, *fields: Field) -> Record:
     """An object whose `type` is this."""
     own = Field("type", Choice((kind,)), "its kind", "accept")
     return Record((own, accepted("id", Text(0, 256), "of an earlier answer"), *fields))
+
+
+def forms(kind: str, *fields: Field) -> dict[str, Record]:
+    """A form of `Tagged`: objects of this `type`."""
+    return {kind: form(kind, *fields)}
 
 
 def text_form(kind: str) -> Record:
@@ -69,53 +73,53 @@ THOUGHT = Tagged({kind: text_form(kind) for kind in ("reasoning_text", "summary_
 REASONING = ListOf(THOUGHT, MAX_MESSAGES)
 
 
-def other_item(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+def other_item(place: str, kind: str, value: Values, reading: Reading) -> object:
     """The text of an item of another kind as a message of the assistant; LEFT_OUT for one without any."""
     found = other_content(place, kind, value, reading)
     return found if found is LEFT_OUT else {"type": "message", "role": "assistant", "content": [found]}
 
 
 ITEM = Tagged({
-    "message": form(
+    **forms(
         "message", Field("role", Choice(ROLES), "of the message", required=True),
         Field("content", CONTENT, "text, or parts of it", required=True), STATUS,
         accepted("phase", Text(0, MAX_NAME), "of an earlier answer"),
     ),
-    "function_call": form(
+    **forms(
         "function_call", Field("call_id", Text(), "of the call", required=True),
         Field("name", Text(), "of the function", required=True),
         Field("namespace", Text(0, 256), "that the function is of"),
         Field("arguments", Text(), "as JSON", required=True), STATUS,
     ),
-    "function_call_output": form(
+    **forms(
         "function_call_output", Field("call_id", Text(), "of the call", required=True),
         Field("output", GIVEN, "what the function gave", required=True), STATUS,
     ),
-    "custom_tool_call": form(
+    **forms(
         "custom_tool_call", Field("call_id", Text(), "of the call", required=True),
         Field("name", Text(), "of the tool", required=True),
         Field("namespace", Text(0, 256), "that the tool is of"),
         Field("input", Text(), "its text", required=True), STATUS,
     ),
-    "custom_tool_call_output": form(
+    **forms(
         "custom_tool_call_output", Field("call_id", Text(), "of the call", required=True),
         Field("output", GIVEN, "what the tool gave", required=True), STATUS,
     ),
-    "reasoning": form(
+    **forms(
         "reasoning", Field("content", REASONING, "before an answer"), accepted("summary", REASONING, "of it"),
         Field("encrypted_content", Text(), "the same, where `content` is missing"), STATUS,
     ),
 }, "message", other_item)  # fmt: skip
 FUNCTIONS = {
-    "function": form(
+    **forms(
         "function", Field("name", TOOL_NAME, "of the function", required=True),
         Field("description", Text(), "for the model"), Field("parameters", SCHEMA, "a JSON schema"),
         Field("strict", Boolean(), "false: arguments that no grammar can hold may be any object"),
     ),
-    "custom": form(
+    **forms(
         "custom", Field("name", TOOL_NAME, "of the tool", required=True),
         Field("description", Text(), "for the model"),
-        Field("format", Tagged({"text": form("text"), "grammar": form("grammar", *PATTERN)}), "of its input"),
+        Field("format", Tagged({**forms("text"), **forms("grammar", *PATTERN)}), "of its input"),
     ),
 }  # fmt: skip
 NAMESPACE = form(
@@ -125,7 +129,7 @@ NAMESPACE = form(
 )  # fmt: skip
 
 
-def other_tool(place: str, kind: str, value: dict[str, Any], reading: Reading) -> Any:
+def other_tool(place: str, kind: str, value: Values, reading: Reading) -> object:
     """The functions of a namespace, each with its name; LEFT_OUT for other tools, and for a namespace of none."""
     if kind != "namespace":
         return vendor_tool(place, kind, value, reading)
@@ -146,16 +150,16 @@ CHOICE: Kind = Either({
     "string": Choice(("none", "auto", "required")),
     "object": Tagged({
         **NAMED,
-        "allowed_tools": form(
+        **forms(
             "allowed_tools", Field("mode", Choice(("auto", "required")), "", required=True),
             Field("tools", ListOf(Tagged(NAMED), MAX_TOOLS, 1), "", required=True),
         ),
     }),
 })  # fmt: skip
 FORMAT = Tagged({
-    "text": form("text"),
-    "json_object": form("json_object"),
-    "json_schema": form(
+    **forms("text"),
+    **forms("json_object"),
+    **forms(
         "json_schema", Field("name", Text(0, MAX_NAME), "of the schema"), Field("description", Text(), "of it"),
         Field("schema", SCHEMA, "what the text must follow", required=True),
         accepted("strict", Boolean(), "the schema is held either way"),
@@ -196,14 +200,14 @@ LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_conte
 class Included:
     """Parts of the answer by name; those that there are none of are left out."""
 
-    def read(self, place: str, value: Any, reading: Reading) -> Any:
+    def read(self, place: str, value: object, reading: Reading) -> object:
         if value in (LOGPROBS, ENCRYPTED):
             return value
         name = Text(1, 256).read(place, value, reading)
         reading.leave_out(f"{place}={name:.64}", "there is no such part", "include")
         return LEFT_OUT
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "string", "enum": [LOGPROBS, ENCRYPTED]}
 
 

@@ -28,7 +28,7 @@ class Rows:
         return len(self._items)
 
 
-def _as_list(value: Any) -> list[Any]:
+def _as_list(value: object) -> list[Any]:
     """Rows as a list, which `json` takes. Raises TypeError for anything else."""
     if isinstance(value, Rows):
         return list(value)
@@ -36,22 +36,22 @@ def _as_list(value: Any) -> list[Any]:
 
 
 # JSON of a value. For a text it is many times as fast as for an object: most events of a stream differ in one text.
-as_json: Callable[[Any], str] = json.JSONEncoder(
+as_json: Callable[[object], str] = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_as_list
 ).encode
 
 
-def in_pieces(value: Any) -> str:
+def in_pieces(value: object) -> str:
     """`as_json` of a large value. For a thread of its own."""
     return "".join(pieces_of(value))
 
 
-def written(value: Any) -> bytes:
+def written(value: object) -> bytes:
     """A value as JSON: the bytes that `json.dumps` gives. For a thread of its own."""
     return b"".join(text.encode() for text in pieces_of(value))
 
 
-def pieces_of(value: Any) -> Iterator[str]:
+def pieces_of(value: object) -> Iterator[str]:
     """The JSON of a value, piece by piece."""
     if isinstance(value, dict) and not _is_short(value):
         yield "{"

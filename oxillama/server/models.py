@@ -36,7 +36,7 @@ from oxillama.server.model_facts import Facts
 from oxillama.server.model_files import Stamp, file_fault, is_passing, stamp_of, without_paths
 from oxillama.speculative.draft_model import DraftModel, check_same_vocabulary
 
-__all__ = ["OLLAMA", "PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
+__all__ = ["OLLAMA", "PLAIN", "SHOWN_SAMPLING", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
 
 log = logging.getLogger("oxillama")
 
@@ -46,6 +46,7 @@ State = Literal["loading", "ready", "failed", "idle"]
 Loader = Callable[[], Engine]
 
 # The defaults of OpenAI's API, and of vLLM: nothing is cut off.
+SHOWN_SAMPLING = ("temperature", "top_k", "top_p", "min_p")  # among the facts of a model
 PLAIN = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0)
 # Those of Ollama's API.
 OLLAMA = SamplerConfig(temperature=0.8, top_k=40, top_p=0.9, repetition_penalty=1.0, repetition_penalty_window=64)
@@ -536,7 +537,7 @@ def described(model: ServedModel, name: str, parent: str | None) -> Body:
             **file_facts(engine),
             "embedding_size": spec.n_embd,
             "capabilities": model.capabilities,
-            "defaults": {n: getattr(config, n) for n in ("temperature", "top_p", "top_k", "min_p")},
+            "defaults": {n: getattr(config, n) for n in SHOWN_SAMPLING},
         }
     base = {"id": name, "object": "model", "created": model.created, "owned_by": "oxillama", "parent": parent}
     return base | {"max_model_len": own.get("context_length"), "oxillama": own}

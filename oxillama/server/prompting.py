@@ -149,7 +149,7 @@ def read_thinking(values: Values, marks: ReasoningFormat | str, template: ChatTe
         budget = None
         reading.leave_out("reasoning_budget", "the chat template has no reasoning")
     found = Thinking(values.get("chat_template_kwargs"), taken, budget)
-    return found if thinking is None else _switched(thinking, found, template, writes, reading)
+    return found if thinking is None else _read_switch(thinking, found, template, writes, reading)
 
 
 def takes_effort(template: ChatTemplate, effort: str) -> bool:
@@ -173,7 +173,7 @@ def _refuses_effort(source: str, effort: str) -> bool:
     return False
 
 
-def _switched(
+def _read_switch(
     thinking: Mapping[str, Any], given: Thinking, template: ChatTemplate, writes: bool, reading: Reading
 ) -> Thinking:
     """Lets the model think or not, by the template's own switch or without one. writes: whether it writes reasoning."""

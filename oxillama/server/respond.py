@@ -12,8 +12,7 @@ from typing import Protocol
 from oxillama.core.results import Chunk
 from oxillama.server.answers import Choice, DeltaReader
 from oxillama.server.errors import ApiError, ClientGone
-from oxillama.server.exchange import Exchange
-from oxillama.server.failures import failure
+from oxillama.server.exchange import Exchange, failure
 from oxillama.server.field_types import Record, Values
 from oxillama.server.generation import GenerationRun, GenerationSpec, prepare
 from oxillama.server.json_pieces import Body, in_pieces
@@ -69,7 +68,7 @@ async def answered(
 ) -> None:
     """Answers a request: `record` checks its fields, `read` says what they ask for, `dialect` tells what it gives."""
     values = await exchange.fields(record)
-    chosen = await exchange.service.models.use(values.get("model"))
+    chosen = await exchange.read_model(values)
     async with running(exchange, chosen, lambda: prepare(read(values, exchange, chosen))) as run:
         await respond(exchange, run, dialect(run, values))
 
@@ -79,10 +78,10 @@ async def running(
     exchange: Exchange, chosen: Chosen, make: Callable[[], GenerationRun]
 ) -> AsyncIterator[GenerationRun]:
     """The run that `make` prepares, when it is its turn; nothing of it stays behind. Raises what keeps it out."""
-    service, tally = exchange.service, exchange.tally
+    service, usage = exchange.service, exchange.usage
     with chosen.in_use():
         async with service.gate.enter(exchange.key) as place:
-            tally.queued, tally.model = time.perf_counter() - exchange.began, chosen.name
+            usage.queued, usage.model = time.perf_counter() - exchange.began, chosen.name
             run = None
             try:
                 made = await exchange.elsewhere(make)
@@ -91,7 +90,7 @@ async def running(
                 place.expect(expected(made))
                 note_cut(exchange, made)
                 run, exchange.place = made, place
-                tally.max_tokens = run.spec.text.max_tokens
+                usage.max_tokens = run.spec.text.max_tokens
                 run.begin(exchange.key.owner)
                 yield run
             finally:
@@ -119,15 +118,15 @@ def note_cut(exchange: Exchange, run: GenerationRun) -> None:
 
 def count(exchange: Exchange, run: GenerationRun) -> None:
     """Counts what a run used, for the log and for its key."""
-    tally = exchange.tally
-    tally.prompt_tokens = sum(map(len, run.prompts))
-    tally.cached_tokens = run.requests[0].sequence.n_cached or 0
-    tally.completion_tokens = sum(request.usage.completion_tokens for request in run.requests)
+    usage = exchange.usage
+    usage.prompt_tokens = sum(map(len, run.prompts))
+    usage.cached_tokens = run.requests[0].sequence.n_cached or 0
+    usage.completion_tokens = sum(request.usage.completion_tokens for request in run.requests)
     first = [request.clock.first_at for request in run.requests if request.clock.first_at]
     if first:
-        tally.first_token = min(first) - exchange.began
+        usage.first_token = min(first) - exchange.began
     if exchange.place is not None:
-        exchange.place.spend(tally.prompt_tokens + tally.completion_tokens)
+        exchange.place.spend(usage.prompt_tokens + usage.completion_tokens)
 
 
 def choices_of(run: GenerationRun, most_calls: int | None = None, custom: Collection[str] = ()) -> list[Choice]:
@@ -166,7 +165,7 @@ async def respond(exchange: Exchange, run: GenerationRun, dialect: Dialect) -> N
         task = asyncio.current_task()
         if task is not None:
             task.uncancel()
-        exchange.tally.finish_reason = exchange.tally.failed = "draining"
+        exchange.usage.finish_reason = exchange.usage.failed = "draining"
         await writer.write(written.encoded(dialect.failed(ApiError(503, "draining", "the server ends"))))
     except ClientGone:
         exchange.gone = True
@@ -194,7 +193,7 @@ async def stream(exchange: Exchange, run: GenerationRun, dialect: Dialect, write
                 body = await exchange.service.answering(partial(events_of, dialect, came))
         except Exception as error:
             found = failure(error, exchange)
-            exchange.tally.finish_reason = exchange.tally.failed = found.code
+            exchange.usage.finish_reason = exchange.usage.failed = found.code
             await writer.write(encoded(dialect.failed(found)))
             return
         if not came:
@@ -219,7 +218,7 @@ def ending_of(dialect: Dialect) -> bytes:
 
 def finish(exchange: Exchange, dialect: Dialect) -> None:
     """Notes what the log says of an answer."""
-    tally = exchange.tally
-    tally.finish_reason = dialect.choices[0].finish_reason or "-"
+    usage = exchange.usage
+    usage.finish_reason = dialect.choices[0].finish_reason or "-"
     if exchange.service.config.log_content:
-        tally.content = "\n".join(choice.text for choice in dialect.choices)
+        usage.content = "\n".join(choice.text for choice in dialect.choices)

@@ -25,7 +25,7 @@ class EventFormat(Protocol):
 
     headers: Mapping[str, str]
 
-    def encoded(self, events: Iterable[Event], text_of: Callable[[Any], str] = as_json) -> bytes:
+    def encoded(self, events: Iterable[Event], text_of: Callable[[object], str] = as_json) -> bytes:
         """Events as they are sent. text_of: JSON of what is in one."""
 
     def alive(self) -> bytes:
@@ -48,7 +48,7 @@ class ServerSentEvents:
     def __init__(self, silence: bytes | Callable[[], Event] = b": keep-alive\n\n") -> None:
         self._silence = silence
 
-    def encoded(self, events: Iterable[Event], text_of: Callable[[Any], str] = as_json) -> bytes:
+    def encoded(self, events: Iterable[Event], text_of: Callable[[object], str] = as_json) -> bytes:
         text = ""
         for name, data in events:
             head = "" if name is None else f"event: {name}\n"
@@ -71,7 +71,7 @@ class JsonLines:
         """empty: an event that adds nothing, for silence: there are no comments, and clients parse every line."""
         self._empty = empty
 
-    def encoded(self, events: Iterable[Event], text_of: Callable[[Any], str] = as_json) -> bytes:
+    def encoded(self, events: Iterable[Event], text_of: Callable[[object], str] = as_json) -> bytes:
         return "".join(f"{data if isinstance(data, str) else text_of(data)}\n" for _, data in events).encode()
 
     def alive(self) -> bytes:
@@ -98,7 +98,7 @@ class EventWriter:
         self._on_half_closed = [] if on_half_closed is None else on_half_closed
         self._since = time.monotonic()  # of the last write, or of the one under way
         self._writing = self.cut = False
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._pinging: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 from oxillama._util.settings import settings_of
-from oxillama._util.version import VERSION
+from oxillama._util.version import __version__
 from oxillama.server.config import ServerConfig, shown_default
 from oxillama.server.field_types import Field, Kind, Record
 from oxillama.server.routes import ROUTES, Endpoint
@@ -117,7 +117,7 @@ def openapi() -> dict[str, Any]:
         paths.setdefault(shown_path(endpoint), {})[endpoint.method.lower()] = said
     return {
         "openapi": "3.1.0",
-        "info": {"title": "oxillama", "version": VERSION},
+        "info": {"title": "oxillama", "version": __version__},
         "paths": paths,
         "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{"key": []}],

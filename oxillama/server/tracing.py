@@ -10,7 +10,7 @@ import importlib
 import logging
 from typing import Any
 
-from oxillama._util.version import VERSION
+from oxillama._util.version import __version__
 from oxillama.errors import ConfigError
 from oxillama.server.exchange import METHODS, Exchange
 from oxillama.server.json_pieces import Body
@@ -33,7 +33,7 @@ _OPERATIONS = {
 }
 FAULT = 500  # and above: the span is an error
 GONE = 499  # of a client that left before its answer was whole
-UNKNOWN = "-"  # of a tally: nothing is known
+UNKNOWN = "-"  # in a record of usage: nothing is known
 OTHER = "other"  # the route of an exchange that has none
 
 
@@ -47,7 +47,7 @@ class Tracing:
             self._propagate = importlib.import_module("opentelemetry.propagate")
         except ImportError:
             raise ConfigError("otel needs opentelemetry-api: pip install '.[otel]' from a checkout") from None
-        self._tracer = self._trace.get_tracer("oxillama.server", VERSION, provider)
+        self._tracer = self._trace.get_tracer("oxillama.server", __version__, provider)
 
     def begin(self, exchange: Exchange) -> Any:
         """The span of a request, under its method until its route is known; None, and a line in the log, if the
@@ -62,7 +62,7 @@ class Tracing:
 
     def end(self, span: Any, exchange: Exchange, status: int) -> None:
         """Says what became of the request, and ends its span."""
-        tally, operation = exchange.tally, _OPERATIONS.get("/v1" + exchange.route.removeprefix("/v1"))
+        usage, operation = exchange.usage, _OPERATIONS.get("/v1" + exchange.route.removeprefix("/v1"))
         method, name = method_of(exchange)
         found = {"http.request.method": method, "oxillama.request.id": exchange.id}
         if method != exchange.method:
@@ -75,7 +75,7 @@ class Tracing:
         span.update_name(name)
         span.set_attributes(found)
         if operation is not None:
-            span.update_name(operation if tally.model == UNKNOWN else f"{operation} {tally.model}")
+            span.update_name(operation if usage.model == UNKNOWN else f"{operation} {usage.model}")
             span.set_attributes(generation(exchange) | {"gen_ai.operation.name": operation})
         reason = error_of(exchange, status)
         if reason is not None:
@@ -92,28 +92,28 @@ def method_of(exchange: Exchange) -> tuple[str, str]:
 
 def error_of(exchange: Exchange, status: int) -> str | None:
     """Why a request failed: by the server's fault, as a stream that an error ended, or as its client left."""
-    reason = exchange.tally.finish_reason
+    reason = exchange.usage.finish_reason
     if status == GONE:
         return "client_gone"
     if status >= FAULT:
         return str(status) if reason == UNKNOWN else reason
-    return exchange.tally.failed
+    return exchange.usage.failed
 
 
 def generation(exchange: Exchange) -> Body:
     """Attributes of what a model did."""
-    tally = exchange.tally
+    usage = exchange.usage
     found: Body = {
         "gen_ai.provider.name": "oxillama",
-        "gen_ai.usage.input_tokens": tally.prompt_tokens,
-        "gen_ai.usage.output_tokens": tally.completion_tokens,
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": usage.completion_tokens,
     }
-    if tally.model != UNKNOWN:
-        found["gen_ai.request.model"] = tally.model
-    if tally.finish_reason != UNKNOWN:
-        found["gen_ai.response.finish_reasons"] = [tally.finish_reason]
-    if tally.max_tokens is not None:
-        found["gen_ai.request.max_tokens"] = tally.max_tokens
-    if tally.first_token is not None:
-        found["gen_ai.server.time_to_first_token"] = tally.first_token
+    if usage.model != UNKNOWN:
+        found["gen_ai.request.model"] = usage.model
+    if usage.finish_reason != UNKNOWN:
+        found["gen_ai.response.finish_reasons"] = [usage.finish_reason]
+    if usage.max_tokens is not None:
+        found["gen_ai.request.max_tokens"] = usage.max_tokens
+    if usage.first_token is not None:
+        found["gen_ai.server.time_to_first_token"] = usage.first_token
     return found

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from oxillama.server.errors import ApiError, own_field
 from oxillama.server.field_types import Item, Message, Placed, Tool, Values
+from oxillama.server.json_pieces import Body
 from oxillama.server.reading import Reading
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "read_chat_tools",
     "read_moved_tools",
     "renamed",
+    "schema_format",
     "text_of",
     "text_parts",
     "tool_names",
@@ -38,6 +40,11 @@ def text_parts(content: Content) -> list[str]:
 def text_of(content: Content) -> str:
     """The text of a content that is a text or has parts."""
     return PART_SEPARATOR.join(text_parts(content))
+
+
+def schema_format(schema: Any) -> Body:
+    """The `response_format` of a text that follows a schema."""
+    return {"type": "json_schema", "json_schema": {"schema": schema}}
 
 
 @dataclass(frozen=True)

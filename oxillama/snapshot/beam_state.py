@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from oxillama._util.checks import MAX_CONTEXT
 from oxillama._util.json_fields import Fields
 from oxillama.config import SamplerConfig
-from oxillama.core.beam_rounds import PLAIN, SHAPING, BeamRounds
+from oxillama.core.beam_rounds import PLAIN, BeamRounds
 from oxillama.core.beam_search import (
     MAX_BEAMS,
     BeamOptions,
@@ -37,6 +37,7 @@ from oxillama.errors import (
     SnapshotFormatError,
     SnapshotMismatchError,
 )
+from oxillama.sampler_config import SHAPING
 from oxillama.sampling import SamplerChain
 from oxillama.snapshot.bundle import save_bundle
 from oxillama.snapshot.capture import EMPTY_BASE

@@ -19,7 +19,7 @@ from oxillama.chat.calls import BrokenToolCall, ToolCall
 from oxillama.chat.message import ToolCallDelta
 from oxillama.config import EngineConfig, SamplerConfig, field_names
 from oxillama.core.answer_options import tools_state
-from oxillama.core.draft_options import MAX_DRAFTS, MAX_SPECULATIVE, NO_DRAFTS, DraftOptions, Speculation
+from oxillama.core.draft_options import MAX_DRAFTS, NO_DRAFTS, DraftOptions, Speculation
 from oxillama.core.options import ServingOptions
 from oxillama.core.results import Chunk, FinishReason, TokenLogprob, Usage
 from oxillama.drafts.draft import Draft
@@ -38,6 +38,7 @@ from oxillama.sampler_config import MAX_TOKEN
 from oxillama.sampling import Sampler, SamplerChain
 from oxillama.sampling.stages import STAGES
 from oxillama.snapshot.format.reader import ArrayRows
+from oxillama.text_settings import MAX_SPECULATIVE
 
 if TYPE_CHECKING:
     from oxillama.core.generation_request import GenerationRequest
@@ -241,7 +242,7 @@ def read_drafts(given: Fields | None, own: Any, label: str) -> DraftOptions:
     """
     mine = own if isinstance(own, DraftOptions) else DraftOptions(draft=own)
     if given is None:  # saved without a draft: nothing may depend on draft tokens now
-        return DraftOptions(mine.draft, mine.num_speculative) if mine.draft else NO_DRAFTS
+        return DraftOptions(draft=mine.draft, num_speculative=mine.num_speculative) if mine.draft else NO_DRAFTS
     options, saved = read_draft_options(given, label), descriptions(given, label)
     names = ", ".join(name_of(one) for one in saved)
     if own is not None:

@@ -10,11 +10,10 @@ from oxillama._util.checks import MAX_CONTEXT
 from oxillama._util.json_fields import Fields
 from oxillama._util.settings import check_fields
 from oxillama.core.answer_options import read_tool_use
-from oxillama.core.draft_options import MAX_SPECULATIVE, DraftOptions
+from oxillama.core.draft_options import DraftOptions
 from oxillama.core.generation_request import GenerationRequest
 from oxillama.core.logprobs import MAX_LOGPROBS, LogprobRecorder
 from oxillama.core.options import MAX_COMPLETIONS, StoppingCriterion, TextOptions
-from oxillama.core.prompts import check_stop
 from oxillama.core.request import ResultQueue
 from oxillama.core.results import Chunk, TokenLogprob, Usage
 from oxillama.errors import (
@@ -41,6 +40,7 @@ from oxillama.snapshot.request_state import (
     read_stop_ids,
 )
 from oxillama.snapshot.sequences import UNKNOWN, put
+from oxillama.text_settings import MAX_SPECULATIVE, check_stop
 
 if TYPE_CHECKING:
     from oxillama.core.context import EngineContext

@@ -17,7 +17,7 @@ from oxillama._util.checks import check_bool
 from oxillama._util.json_fields import Fields
 from oxillama._util.places import Place
 from oxillama.core.context import LoadedEngine, context_of
-from oxillama.core.draft_options import MAX_SPECULATIVE, NAMED
+from oxillama.core.draft_options import NAMED
 from oxillama.core.loading import OF_USE
 from oxillama.core.options import ServingOptions
 from oxillama.drafts.draft import Draft, DraftTask, SpecStats
@@ -45,6 +45,7 @@ from oxillama.snapshot.resume import load_saved
 from oxillama.snapshot.resume_request import tokens_of
 from oxillama.snapshot.sequences import UNKNOWN, put
 from oxillama.speculative.draft_model import DraftModel
+from oxillama.text_settings import MAX_SPECULATIVE
 
 __all__ = [
     "KIND",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oxillama._util.json_fields import Fields
-from oxillama.config import MAX_CONTEXT, SamplerConfig
+from oxillama.config import MAX_CONTEXT, SamplerConfig, field_names
 from oxillama.errors import SnapshotDamagedError, SnapshotError, SnapshotMismatchError
 from oxillama.kernels.attention import KvSlab
 from oxillama.kv_cache.kv_io import panels_of, values_of
@@ -37,11 +37,8 @@ KV_TYPE = "f32"
 log = logging.getLogger("oxillama")
 
 # Fields of our settings, and the fields of version 1 with the same meaning.
-SAMPLER = {
-    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty", "repetition_penalty_window": "repetition_penalty_window",
-    "seed": "seed", "mirostat": "mirostat_mode", "mirostat_tau": "mirostat_tau", "mirostat_eta": "mirostat_eta",
-}  # fmt: skip
+_SAME = set(field_names(SamplerV1)) & set(field_names(SamplerConfig))
+SAMPLER = {**{name: name for name in field_names(SamplerConfig) if name in _SAME}, "mirostat": "mirostat_mode"}
 
 
 def described_engine(v: EngineV1, label: str) -> tuple[dict[str, Any], Fields]:

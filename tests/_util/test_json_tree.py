@@ -34,7 +34,7 @@ def outcome(read):
         return f"refused: {error}"
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.lists(st.sampled_from(PARTS), max_size=12).map("".join))
 def test_any_text_gives_what_json_gives(text):
     found = outcome(tree(text.encode()).read)
@@ -44,7 +44,7 @@ def test_any_text_gives_what_json_gives(text):
         assert found == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
 def test_values_come_back(value, plain, indent):
     text = json.dumps(value, ensure_ascii=plain, indent=indent)

@@ -5,7 +5,7 @@ import sys
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama._util.owned import Bound, OwnedCache
@@ -60,7 +60,6 @@ def ordered(kept):
     return {owner: list(values.items()) for owner, values in kept.items()}
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.booleans(), st.sampled_from("abcde"), st.integers(0, 9), st.integers(0, 40)), max_size=120),
     st.integers(1, 9), st.integers(1, 60), st.integers(1, 12), st.integers(1, 100),

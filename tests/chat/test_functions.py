@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NewType, NotRequired, Optional, Required, TypedDict, Union
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama as ox
@@ -355,7 +355,6 @@ def test_functions_and_descriptions_beside_each_other():
 SOME = [str, int, float, bool, Unit, Size, Place, Point, Tree, Options, Literal["a", 1], tuple[int, Unit]]
 
 
-@settings(deadline=None)
 @given(st.recursive(
     st.sampled_from(SOME),
     lambda inner: st.builds(lambda one: list[one], inner) | st.builds(lambda one: dict[str, one], inner)

@@ -5,9 +5,12 @@ import json
 
 import pytest
 
-from oxillama._util.settings import Setting
+from oxillama._util.settings import Setting, settings_of
 from oxillama.cli.arguments import make_parser
-from oxillama.cli.flags import add_flags, sampling_settings
+from oxillama.cli.flags import LEFT_OUT, add_flags, draft_settings, sampling_settings, text_settings
+from oxillama.core.draft_options import DraftOptions
+from oxillama.core.options import ServingOptions, TextOptions
+from oxillama.sampler_config import SamplerConfig
 
 
 def helped(settings, monkeypatch):
@@ -68,3 +71,12 @@ def test_flags_of_drafts_need_a_draft(run, flags):
     assert status == 2
     assert f"{flags[0].replace('--no-', '--')} is" in err
     assert "but there is no draft" in err
+
+
+def test_every_option_of_a_text_is_a_flag_or_left_out_with_a_reason():
+    """Flags are made of the settings that need no engine: none of the others may be forgotten."""
+    kinds = (SamplerConfig, TextOptions, ServingOptions, DraftOptions)
+    declared = {name for kind in kinds for name in settings_of(kind)}
+    flags = {one.name for one in (*sampling_settings(), *text_settings(), *draft_settings())}
+    assert flags | set(LEFT_OUT) == declared
+    assert flags & set(LEFT_OUT) == set()

@@ -71,7 +71,7 @@ def told(results):
     return [(r.score, r.token_ids, r.finish_reason) for r in results]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     PROMPTS, st.integers(1, 6), st.integers(1, 12), st.sampled_from([1.0, 0.0, 0.6, -1.0, 2.0]), st.booleans(),
     st.sampled_from([1, 2, 5, 64]), st.sampled_from([0, 2, 5]), st.booleans(), st.booleans(),

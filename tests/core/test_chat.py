@@ -75,9 +75,11 @@ def test_an_answer_without_calls_and_reasoning_is_text(engine):
 
 
 def test_a_use_of_tools_that_is_given_twice_is_refused(engine):
-    for given in (None, chat_request(engine.context, MESSAGES, CHAT)[1]["tool_use"]):
-        with pytest.raises(ox.ConfigError, match="tool_use and tools are both given"):
-            unchanged(lambda options: chat_request(engine.context, MESSAGES, options), {**CHAT, "tool_use": given})
+    ids, made = chat_request(engine.context, MESSAGES, CHAT)
+    with pytest.raises(ox.ConfigError, match="tool_use and tools are both given"):
+        unchanged(lambda options: chat_request(engine.context, MESSAGES, options), CHAT | made)
+    again = chat_request(engine.context, MESSAGES, CHAT | {"tool_use": None})  # which is not given
+    assert (again[0], again[1].keys()) == (ids, made.keys())
 
 
 def test_chats_end_alike_when_their_options_are_used_again(engine):

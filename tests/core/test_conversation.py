@@ -4,7 +4,7 @@ import gc
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.errors import ContextOverflowError, EngineClosedError, GenerateError
@@ -12,7 +12,6 @@ from tests.fakes import assert_idle, core_of, make_engine, options, runner_of
 from tests.plain_loop import TOKENS
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(TOKENS, st.integers(1, 10), st.booleans()), min_size=1, max_size=5), st.sampled_from([3, 64]))
 def test_a_dialogue_gives_what_whole_prompts_give(turns, chunk):
     engine = make_engine(context_size=256, prefill_chunk_size=chunk)

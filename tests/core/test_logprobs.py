@@ -4,7 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama as ox
@@ -16,7 +16,6 @@ from tests.fakes import EOS, N_VOCAB, assert_idle, core_of, make_engine, options
 from tests.plain_loop import CONFIGS, PROMPTS, plain_log_sum_exp, plain_logprobs, plain_tokens
 
 
-@settings(deadline=None)
 @given(
     st.lists(PROMPTS, min_size=1, max_size=4), CONFIGS, st.sampled_from([1, 3, 16]), st.integers(4, 9),
     st.none() | st.integers(0, N_VOCAB + 2), st.none() | st.integers(0, 3),

@@ -35,7 +35,6 @@ def say(talk, prompt, **given):
 
 
 @KINDS
-@settings(deadline=None)
 @given(
     calls=st.lists(
         st.one_of(
@@ -95,7 +94,6 @@ def fail_after(engine, n):
 
 
 @KINDS
-@settings(deadline=None)
 @given(
     turns=st.lists(st.tuples(TOKENS, st.integers(1, 10), st.floats(0, 1)), min_size=1, max_size=5),
     chunk=st.sampled_from([3, 64]),
@@ -115,7 +113,7 @@ def test_a_dialogue_gives_what_whole_prompts_give(blocks, turns, chunk, n_slots)
 
 
 @KINDS
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     jobs=st.lists(st.tuples(TOKENS, st.integers(1, 12), st.integers(0, 25)), min_size=1, max_size=8),
     turns=st.lists(TOKENS, max_size=4),

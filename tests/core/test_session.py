@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.errors import ConfigError, ContextOverflowError, GenerateError, KvCacheFullError, TokenizerError
@@ -12,7 +12,6 @@ from tests.fakes import EOS, N_VOCAB, assert_idle, logits_of, make_engine, runne
 from tests.plain_loop import TOKENS
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(

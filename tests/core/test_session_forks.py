@@ -4,7 +4,7 @@ import gc
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama as ox
@@ -71,7 +71,6 @@ def test_what_is_cached_says_how_it_is_stored():
 # ---- forks
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(

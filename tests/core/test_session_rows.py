@@ -30,7 +30,7 @@ def rows_of(tokens, start):
 
 
 @KINDS
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     calls=st.lists(
         st.one_of(

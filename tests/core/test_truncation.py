@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import oxillama as ox
+from oxillama.core.prompts import cut_ids, cut_text
 from oxillama.core.ranking import pair_ids
-from oxillama.core.truncation import cut_ids, cut_text
 from oxillama.errors import ConfigError, ContextOverflowError
 from tests.models.bert import BERT, DOCUMENTS, HEADS, QUERY, changed, with_head
 

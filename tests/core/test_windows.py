@@ -61,7 +61,7 @@ def test_who_may_run_has_blocks_for_each_step(window, size, max_chunk, n_blocks,
 
 
 @KINDS
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     calls=st.lists(
         st.one_of(

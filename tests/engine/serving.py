@@ -228,5 +228,5 @@ def machine(name, **changes):
 
 
 QUICK = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True,
+    max_examples=60, stateful_step_count=25, suppress_health_check=list(HealthCheck), derandomize=True,
 )  # fmt: skip

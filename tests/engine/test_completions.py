@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama as ox
@@ -24,7 +24,6 @@ def each_alone(prompt, seed, n, max_tokens):
     return [plain_tokens(prompt, drawn(seed=(seed + i) % (TOP + 1)), max_tokens) for i in range(n)]
 
 
-@settings(deadline=None)
 @given(
     st.lists(PROMPTS, min_size=1, max_size=3), st.sampled_from([0, 5, TOP - 1]), st.integers(1, 4), st.integers(1, 30),
     st.sampled_from([1, 4, 50]), st.integers(4, 9), st.sampled_from([0, 2, 5]), st.booleans(),

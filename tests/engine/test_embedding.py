@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama.gguf as gguf
@@ -31,7 +31,6 @@ def test_the_first_values_are_kept_and_normalised_anew(pooling, dimensions):
     assert normalised == pytest.approx(cut / np.linalg.norm(cut, axis=-1, keepdims=True), abs=1e-6)
 
 
-@settings(deadline=None)
 @given(VECTORS)
 def test_codes_are_within_half_a_step(values):
     x = np.array(values, np.float32)
@@ -44,7 +43,6 @@ def test_codes_are_within_half_a_step(values):
     assert np.abs(codes * step - x).max() <= step * (0.5 + 1e-5)
 
 
-@settings(deadline=None)
 @given(VECTORS)
 def test_bits_are_signs(values):
     x = np.array(values, np.float32)

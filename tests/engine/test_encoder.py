@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.errors import ContextOverflowError, GenerateError
@@ -11,7 +11,6 @@ from tests.fakes import N_VOCAB, assert_idle, make_engine, runner_of
 TEXTS = st.lists(st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=40), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
 @given(TEXTS, st.sampled_from([1, 3, 20, 512]))
 def test_a_text_is_never_divided(texts, budget):
     engine = make_engine(causal=False, prefill_chunk_size=budget, n_blocks=8)

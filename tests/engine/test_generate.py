@@ -12,7 +12,6 @@ from tests.fakes import EOS, assert_idle, drawn, make_engine, runner_of
 from tests.plain_loop import CONFIGS, PROMPTS, plain_tokens, text_of
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(PROMPTS, CONFIGS, st.integers(1, 30)), min_size=1, max_size=6), st.sampled_from([1, 3, 16]))
 def test_tokens_are_those_of_the_plain_loop(requests, chunk):
     engine = make_engine(prefill_chunk_size=chunk)
@@ -24,7 +23,6 @@ def test_tokens_are_those_of_the_plain_loop(requests, chunk):
     assert_idle(engine)
 
 
-@settings(deadline=None)
 @given(st.lists(PROMPTS, min_size=1, max_size=8), CONFIGS, st.sampled_from([1, 4, 50]), st.integers(4, 9))
 def test_a_list_gives_what_each_prompt_gives_alone(prompts, config, chunk, n_blocks):
     engine = make_engine(prefill_chunk_size=chunk, n_blocks=n_blocks)
@@ -46,7 +44,6 @@ def test_nothing_is_computed_for_the_last_token():
     assert runner_of(engine).steps == [[2]]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 30), st.lists(st.text("abcdefgh .", min_size=1, max_size=3), max_size=3), st.integers(1, 40))
 def test_stop_strings_cut_the_text_of_the_free_run(seed, stops, n):
     engine = make_engine()
@@ -65,7 +62,7 @@ def test_stop_may_be_one_string():
     assert engine.generate("the ", max_tokens=30, seed=4, stop=free[3:5]).text == free[: free.index(free[3:5])]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 50), st.sampled_from([None, "b", "the "]))
 def test_chunks_of_a_stream_are_the_completion(seed, stop):
     engine = make_engine()

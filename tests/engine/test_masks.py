@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama as ox
@@ -69,7 +69,6 @@ class Wild:
         pass
 
 
-@settings(deadline=None)
 @given(
     st.lists(PROMPTS, min_size=1, max_size=3), ASKED, st.sampled_from([1, 3, 16]), st.integers(4, 9),
     st.sampled_from([{}, {"draft": "lookup"}, {"draft": Wild(), "adaptive": False}]),

@@ -13,7 +13,7 @@ from oxillama.core.embedding import EmbedOptions
 from oxillama.core.options import BatchOptions, ChatOptions, GenerateOptions, InfillOptions, StreamOptions
 from oxillama.core.ranking import RerankOptions
 from oxillama.core.session import SessionOptions
-from oxillama.sampler_config import SamplingOptions
+from oxillama.keywords import SamplingOptions
 from oxillama.snapshot.restore import RestoreOptions
 from tests.models.denoiser import denoiser
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama.gguf as gguf
@@ -27,7 +27,6 @@ def pooled(ids, pooling):
     return {"last": rows[-1], "cls": rows[0], "max": rows.max(axis=0), "none": rows}[pooling]
 
 
-@settings(deadline=None)
 @given(IDS, st.sampled_from(["mean", "last", "cls", "max", "none"]), st.sampled_from([1, 7, 16, 512]))
 def test_pooling_does_not_depend_on_chunks(ids, pooling, chunk):
     engine = make_engine(prefill_chunk_size=chunk)
@@ -65,7 +64,6 @@ def test_embedding_beside_generation():
     assert tokens == engine.generate([3] * 9, max_tokens=9, seed=1, ignore_eos=True).token_ids
 
 
-@settings(deadline=None)
 @given(IDS, st.sampled_from([1, 7, 512]))
 def test_logits_of_every_position(ids, chunk):
     engine = make_engine(prefill_chunk_size=chunk)

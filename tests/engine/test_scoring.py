@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama as ox
@@ -19,7 +19,6 @@ from tests.snapshot.models import load, tokens_of
 SCORE = {"max_tokens": 0, "prompt_logprobs": 2}
 
 
-@settings(deadline=None)
 @given(st.lists(PROMPTS, min_size=1, max_size=4), st.sampled_from([1, 3, 16]), st.integers(4, 9))
 def test_a_prompt_is_scored_as_the_plain_loop_does(prompts, chunk, n_blocks):
     engine = make_engine(prefill_chunk_size=chunk, n_blocks=n_blocks)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama as ox
@@ -31,7 +31,6 @@ def drawn(session, n, **options):
     return found
 
 
-@settings(deadline=None)
 @given(PROMPTS, st.sampled_from(CHAINS), st.sampled_from(GRAMMARS), st.integers(0, 9), st.booleans(),
        st.sampled_from([1, 64]))  # fmt: skip
 def test_a_loop_gives_what_generate_gives(prompt, chain, grammar, seed, repeated, chunk):
@@ -114,7 +113,6 @@ class Twin:
         return self.now.sample(logits_of(self.tokens))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(2, 14), min_size=1, max_size=6), MOVES, st.sampled_from(CONFIGS))
 def test_against_a_sampler_that_is_copied_at_each_place(prompt, moves, config):
     session, twin = make_engine(context_size=128).session(), Twin(config, prompt)

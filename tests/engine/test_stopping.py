@@ -4,7 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama as ox
@@ -42,7 +42,6 @@ def plain(prompt, config, max_tokens, n):
     return tokens, reason, asked
 
 
-@settings(deadline=None)
 @given(PROMPTS, CONFIGS, st.integers(1, 20), st.integers(1, 20), st.integers(0, 5), st.sampled_from([1, 64]))
 def test_they_are_asked_after_each_token_with_and_without_guesses(prompt, config, max_tokens, n, every, chunk):
     tokens, reason, asked = plain(prompt, config, max_tokens, n)
@@ -56,7 +55,6 @@ def test_they_are_asked_after_each_token_with_and_without_guesses(prompt, config
     assert_idle(engine)
 
 
-@settings(deadline=None)
 @given(st.lists(PROMPTS, min_size=1, max_size=5), CONFIGS, st.integers(2, 20), st.integers(4, 9))
 def test_every_way_to_ask_gives_the_same(prompts, config, n, n_blocks):
     engine = make_engine(n_blocks=n_blocks)
@@ -203,7 +201,6 @@ def test_beam_search_has_no_use_for_them(name):
 # ---- echo
 
 
-@settings(deadline=None)
 @given(st.lists(st.text("abcdefgh .!", min_size=1, max_size=20), min_size=1, max_size=4), CONFIGS, st.booleans(),
        st.none() | st.integers(1, 3))  # fmt: skip
 def test_the_prompt_stands_before_the_text(prompts, config, as_ids, n):

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama as ox
@@ -32,7 +32,6 @@ def test_the_stop_string_does_not_depend_on_the_pieces(stops, pieces):
     assert matcher.found == (places[0][2] if places else None)
 
 
-@settings(deadline=None)
 @given(PROMPTS, CONFIGS, st.integers(1, 20))
 def test_the_end_token_is_the_reason_and_has_its_log_probability(prompt, config, n):
     r = make_engine().generate(prompt, max_tokens=n, sampler=config, logprobs=2)
@@ -74,7 +73,6 @@ def test_usage_adds_up():
     assert usage.total_tokens == 12
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(ALIKE, st.integers(1, 20)), min_size=2, max_size=6), st.sampled_from([1, 5, 64]))
 def test_what_is_not_cached_is_computed(requests, chunk):
     """The runner tells what it computes: all of the text but its last token, and of the prompt what was not found."""

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama.gguf as gguf
@@ -67,7 +67,6 @@ VALUES = st.one_of(
 ARRAYS = st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20)
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.text(min_size=1, max_size=30), VALUES, max_size=8),
     st.dictionaries(st.text(min_size=1, max_size=30), ARRAYS, max_size=6),

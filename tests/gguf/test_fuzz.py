@@ -79,7 +79,7 @@ def test_every_flipped_bit_of_the_header_is_opened_or_refused():
     assert results == {True, False}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"\x03\0\0\0" + bytes(16))

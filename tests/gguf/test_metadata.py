@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oxillama.gguf as gguf
@@ -131,7 +131,6 @@ def test_strings_have_no_numbers_and_numbers_no_strings(m):
         m["a.ints"].bytes_at(0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(max_size=20), max_size=30))
 def test_any_strings_are_found_again(words):
     f = gguf.open(b.gguf([b.kv("k", b.U8, 1), b.kv_array("w", b.STRING, words), b.kv("z", b.U8, 2)]))

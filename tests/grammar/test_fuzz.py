@@ -59,7 +59,7 @@ def follow(text, seed):
         assert allowed(twin) == allowed(state)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(damaged(), st.integers(0, 1000))
 @example('root ::= "a" <think>', 0)
 @example("root ::= .{3}", 1)

@@ -115,7 +115,6 @@ def matches(sequences, text):
     )
 
 
-@settings(deadline=None)
 @given(RANGES, st.booleans(), st.lists(CHARS, max_size=20))
 @example([(0, 0x10FFFF)], False, [0x7F, 0x80, 0x7FF, 0x800, 0xFFFF, 0x10000, 0x10FFFF])
 @example([(0x800, 0xFFFF)], True, [0xD7FF, 0xE000, 0x7FF, 0x10000])
@@ -139,7 +138,7 @@ def test_ranges_and_all_others_divide_the_characters(ranges):
     assert all(a[1] < b[0] for a, b in itertools.pairwise(parts))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet='ro t:=|()[]{}*+?.,"^-\\!<>#\n0129abxu', max_size=60))
 def test_any_text_parses_or_is_refused(text):
     for source in (text, 'root ::= "a" ' + text):

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.errors import GrammarError
@@ -98,7 +98,6 @@ def try_all(state, steps):
     return taken
 
 
-@settings(deadline=None)
 @given(STEPS, STEPS, st.integers(0, 12))
 def test_rolled_back_forked_and_saved_states_are_like_new_ones(first, second, n):
     state = BRACKETS.state(VOCABULARY)

@@ -27,7 +27,7 @@ def check(pattern):
         assert grammar.accepts(text) == bool(re.fullmatch(pattern, text)), text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(PATTERNS)
 def test_patterns_agree_with_pythons_re(pattern):
     check(pattern)

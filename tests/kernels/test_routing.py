@@ -82,7 +82,7 @@ def cases(draw):
 
 
 @given(cases())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_routing_is_that_of_its_twin(case):
     logits, options = case
     bias = options["bias"]

@@ -21,7 +21,7 @@ def pairs(distribution):
     return list(zip(distribution.ids.tolist(), distribution.probs.tolist(), strict=True))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(CONFIGS, st.integers(0, 1000), PROMPTS, st.sampled_from([12, 40, 300]))
 def test_probabilities_equal_those_of_the_plain_chain(config, noise, prompt, n_vocab):
     row = np.random.default_rng(noise).standard_normal(n_vocab).astype(np.float32) * 3
@@ -38,7 +38,7 @@ def test_probabilities_equal_those_of_the_plain_chain(config, noise, prompt, n_v
     assert sampler.memory.rng.state == memory[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(CONFIGS, st.integers(0, 1000), PROMPTS)
 def test_a_sample_is_a_draw_from_it(config, noise, prompt):
     row = np.random.default_rng(noise).standard_normal(40).astype(np.float32)

@@ -32,7 +32,7 @@ def plain_sample(row, c, history, memory):
     return twin.draw(left, twin.uniform(memory[0]))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(WILDER, st.integers(0, 1000), PROMPTS, st.sampled_from([12, 40, 300]))
 def test_a_run_of_draws_equals_the_plain_chain(config, noise, prompt, n_vocab):
     rows = np.random.default_rng(noise).standard_normal((6, n_vocab)).astype(np.float32) * 3

@@ -83,7 +83,7 @@ def run(sampler, rows):
     return tokens
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(WILDER, PROMPTS, st.integers(0, 9), st.integers(0, 9))
 def test_what_was_taken_back_comes_again(config, prompt, noise, kept):
     rows = np.random.default_rng(noise).standard_normal((9, 20)).astype(np.float32)
@@ -101,7 +101,7 @@ def test_what_was_taken_back_comes_again(config, prompt, noise, kept):
 STEPS = st.lists(st.sampled_from(["draw", "give", "give", "drop", "mu", "copy", "back", "save"]), max_size=30)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from([{}, {"temperature": 0.0}, {"mirostat": 2}]), STEPS, st.integers(0, 3))
 def test_the_generator_and_mu_are_those_of_each_token(settings, steps, n_back):
     """Also where tokens are given, which move neither: what is remembered is what a list of all of them says."""
@@ -130,7 +130,7 @@ def test_the_generator_and_mu_are_those_of_each_token(settings, steps, n_back):
     assert sampler.memory.n_accepted == len(marks) - 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(WILDER, PROMPTS, st.integers(0, 9), st.integers(0, 9))
 def test_a_saved_state_goes_on_alike(config, prompt, noise, kept):
     rows = np.random.default_rng(noise).standard_normal((9, 20)).astype(np.float32)
@@ -209,7 +209,7 @@ def test_one_buffer_serves_samplers_in_turn():
         assert [s.sample(row) for s in shared] == [s.sample(row) for s in alone]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(WILDER, PROMPTS, PROMPTS, st.integers(0, 9), st.integers(0, 9))
 def test_after_a_restart_it_is_as_new(config, before, prompt, noise, n):
     rows = np.random.default_rng(noise).standard_normal((9, 20)).astype(np.float32)

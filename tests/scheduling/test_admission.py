@@ -5,7 +5,8 @@ import pytest
 import oxillama as ox
 from oxillama.errors import ConfigError, GenerateError, KvCacheFullError, QueueFullError
 from oxillama.scheduling.pools import SequencePool
-from oxillama.scheduling.sequence import MAX_PRIORITY, Sequence, SequenceState
+from oxillama.scheduling.sequence import Sequence, SequenceState
+from oxillama.text_settings import MAX_PRIORITY
 from tests.scheduling.stepping import compute, make, run, sequence
 
 

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.errors import ConfigError
@@ -68,7 +68,6 @@ def run(pool, budget, jobs, k, right, **options):
 JOBS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=6)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(list(KINDS)), JOBS, st.integers(8, 70), st.integers(1, 32))
 def test_rejected_draft_tokens_delay_no_sequence(kind, jobs, budget, k):
     """Running and preempted sequences of each step, and their tokens, are those without draft tokens."""
@@ -76,7 +75,6 @@ def test_rejected_draft_tokens_delay_no_sequence(kind, jobs, budget, k):
     assert run(KINDS[kind], budget, jobs, k, lambda s: 0) == without
 
 
-@settings(deadline=None)
 @given(st.sampled_from(list(KINDS)), JOBS, st.integers(8, 70), st.integers(1, 32), st.integers(0, 99))
 def test_every_sequence_ends_whatever_is_accepted(kind, jobs, budget, k, seed):
     luck = random.Random(seed)

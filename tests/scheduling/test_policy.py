@@ -1,7 +1,7 @@
 """Priorities, ageing, deadlines, preemption, a bounded queue: ids and counts alone."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.errors import QueueFullError
@@ -152,7 +152,6 @@ JOBS = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(
     n_blocks=st.integers(7, 12),
     budget=st.integers(1, 80),

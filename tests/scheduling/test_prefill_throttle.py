@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.scheduling.prefill_throttle import (
@@ -114,7 +114,6 @@ def test_prompts_of_a_step_share_its_time():
     assert throttle.fit(0) == 0
 
 
-@settings(deadline=None)
 @given(
     decode=st.floats(1e-5, 2.0),
     per_token=st.floats(1e-6, 0.1),
@@ -281,7 +280,6 @@ JOBS = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(
     n_blocks=st.integers(9, 30),
     budget=st.integers(1, 80),

@@ -1,7 +1,7 @@
 """The radix cache against a dictionary of prefixes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.scheduling import prefix_cache
@@ -110,7 +110,6 @@ def test_two_sequences_with_the_same_tokens_end_up_with_one_copy():
     assert pool.n_free == 20
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -1,7 +1,7 @@
 """Scheduling order: ids and counts, ten thousand requests in no time."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oxillama.errors import GenerateError, KvCacheFullError
@@ -130,7 +130,6 @@ def test_a_waiting_or_running_sequence_is_not_queued_again():
     assert scheduler.step() == [(s, 5)]
 
 
-@settings(deadline=None)
 @given(
     st.integers(4, 30),
     st.integers(1, 40),

@@ -16,7 +16,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(VALUES)
 def test_the_bytes_of_json(value):
     with pytest.MonkeyPatch.context() as patch:

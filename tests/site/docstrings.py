@@ -141,7 +141,8 @@ def _as_composed(settings: Any) -> None:
     settings.docstring.value = settings.docstring.value.replace("{fields}", described(known))
     defaults = {name: repr(one.default) for name, one in known.items()}
     for name, default in defaults.items():
-        settings.members[name].value = default
+        if name in settings.members:  # else it is of a class that this one inherits from
+            settings.members[name].value = default
     init = settings.members.get("__init__")
     for parameter in init.parameters if init is not None else ():
         if parameter.name in defaults:

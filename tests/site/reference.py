@@ -23,7 +23,8 @@ PAGES = (
     Page("engine", "Engine", "A model that is loaded, and what it can do.", _split("load from_hub Engine Session")),
     Page("async-engine", "AsyncEngine", "The same calls for event loops.", _split("AsyncEngine")),
     Page("results", "Results", "What calls give back.", _split(
-        "Completion Chunk TokenLogprob Usage Timings BatchFailure BeamHypothesis RankedDocument CancelToken")),
+        "Completion Chunk TokenLogprob Usage Timings BatchFailure BeamHypothesis ContinuationScore "
+        "Perplexity RankedDocument CancelToken")),
     Page("configuration", "Configuration", "Settings of an engine, of its offloading and of rotation.", _split(
         "EngineConfig RopeConfig OffloadPolicy show_config shipped_draft")),
     Page("keywords", "Keywords of calls", "The keywords that calls share: their types, and what they mean.", _split(

@@ -44,7 +44,7 @@ def n_threads():
     return sum(t.name == "oxillama draft" for t in threading.enumerate())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from(sorted(KINDS)),
     st.sampled_from([0.0, 0.5, 2.0]),

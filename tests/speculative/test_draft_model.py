@@ -59,7 +59,7 @@ def test_rejected_draft_tokens_change_nothing_and_are_dropped(kind, noise):
     idle(draft)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     WILDER,
     st.sampled_from([0.0, 0.3, 1.0, 10.0]),

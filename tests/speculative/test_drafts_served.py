@@ -37,7 +37,7 @@ def outcome(engine, prompts, options):
     return [(c.token_ids, c.text, c.finish_reason) for c in found]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     WILDER,
     st.integers(0, 8),

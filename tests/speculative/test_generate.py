@@ -22,7 +22,7 @@ def texts(prompts, found):
     return [[*prompt, *one.token_ids] for prompt, one in zip(prompts, found, strict=True)]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     prompts=st.lists(PROMPTS, min_size=1, max_size=8),
     chain=st.sampled_from(CHAINS),

@@ -174,7 +174,7 @@ def test_texts_depend_on_the_rest_of_a_round(monkeypatch):
 # ---- snapshots
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.sampled_from([1, 2, 3, 512]), st.sampled_from([1, 3, 512]), st.integers(0, 3), st.integers(1, 18))
 def test_saved_in_the_middle_of_a_round(chunk, later, seed, k):
     """Saved in a narrow engine, where rounds take several steps, and resumed in another one."""

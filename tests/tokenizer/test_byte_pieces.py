@@ -8,7 +8,7 @@ from oxillama.errors import TokenizerError
 from oxillama.tokenizer.token_bytes import from_escapes
 from tests.tokenizer.build import P, make
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 PIECES = [b"ab", b"abc", b"bca", b"\n\n", b"\xc3\xa4", b"\xa4b", b"it's \"", b"\\n", b"aaaa"]
 
 

@@ -15,7 +15,7 @@ from oxillama.tokenizer.pre_tokenizers import known_pre_tokenizers
 from tests.tokenizer.build import RECORDED, SENTENCEPIECE, P, by_score, byte_level, make, recorded, tokenizer
 
 ALL = 1 << 40
-many = settings(max_examples=60, deadline=None)
+many = settings(max_examples=60)
 # Merges across words, spaces, digits and lines, so that a cut in a wrong place has other tokens.
 MERGES = [
     "a b", "ab ab", "abab abab", "Ġ a", "Ġ ab", "Ġa b", "b Ġ", "a Ġ", "bĠ a", "a Ċ", "Ċ Ċ", "Ġ Ġ", "ĠĠ ĠĠ", "1 2",
@@ -61,7 +61,7 @@ def test_every_pre_tokenizer(pre):
     utf8 = pre in ("gemma4", "gemma-4", "granite-embed-multi-311m", "sarvam-moe")
     vocab = gemma() if utf8 else make(byte_level(MERGES, ("<s>", "</s>"), pre))
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(TEXTS | WORDS, st.booleans())
     def bounded(text, parse_special):
         check(vocab, text, parse_special=parse_special)
@@ -87,7 +87,7 @@ def test_recorded_vocabularies(name):
     bounded()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     pieces=st.lists(st.text("ab▁é", min_size=2, max_size=3), max_size=8, unique=True),
     letters=st.sampled_from(["ab▁", "ab", "ab▁é", "▁"]),

@@ -12,7 +12,7 @@ from oxillama.tokenizer.token_bytes import BYTE_TO_CHAR
 from tests.tokenizer.build import strings, table
 from tests.tokenizer.naive import merge_all
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 
 
 @few

@@ -14,7 +14,7 @@ def test_pieces_put_together_are_what_decode_gives(name: str) -> None:
     special = [i for i in range(vocab.n_vocab) if vocab.token_type(i) != 1][:20]
     some = st.integers(0, vocab.n_vocab - 1)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.lists(st.sampled_from(special) | some if special else some, max_size=12), st.booleans(), st.booleans())
     def check(ids: list[int], skip: bool, continuation: bool) -> None:
         stream = vocab.stream(skip_special=skip, continuation=continuation)

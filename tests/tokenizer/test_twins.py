@@ -8,7 +8,7 @@ from oxillama.tokenizer import Tokenizer
 from tests.tokenizer.build import P, by_score, byte_level, make
 from tests.tokenizer.naive import best_score, longest_match, merge_all
 
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=40)
 
 
 @st.composite

@@ -75,7 +75,7 @@ def vocabularies(draw: st.DrawFn) -> tuple[Vocabulary, int]:
     return found, list(found).index("?")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(vocabularies(), st.lists(st.text("ab▁é€🙂z?漢", max_size=30), max_size=8))
 @example(({"?": (0.0, NORMAL), "??": (-20.0, NORMAL), "a": (-1.0, NORMAL)}, 0), ["??", "?", "???", "a??a?za"])
 @example(({"?": (9.0, UNKNOWN), "ab": (30.0, NORMAL)}, 0), ["ab", "aab", "abz"])
@@ -85,7 +85,7 @@ def test_tokens_are_those_of_the_library(made: tuple[Vocabulary, int], texts: li
     assert [tokenizer.encode(text, add_special=False) for text in texts] == [library(text) for text in texts]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(vocabularies(), st.sampled_from(["ab", "🙂", "▁a"]), st.text("abz", max_size=30))
 def test_added_tokens_are_found_before_all_others(made: tuple[Vocabulary, int], own: str, text: str) -> None:
     """User-defined ones with the score that converters write for tokens that were added to a model."""

@@ -49,7 +49,7 @@ def test_windows_have_the_tokens_of_the_whole(pre, monkeypatch):
     utf8 = pre in ("gemma4", "gemma-4", "granite-embed-multi-311m", "sarvam-moe")
     vocab = built("gemma-4") if utf8 else make(byte_level(MERGES, ("<s>",), pre))
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(TEXTS, st.booleans())
     def same(text, serial):
         assert windowed(vocab, text, monkeypatch, serial) == vocab.encode(text, add_special=False)
@@ -62,7 +62,7 @@ def test_windows_have_the_tokens_of_the_whole(pre, monkeypatch):
 def test_windows_of_recorded_vocabularies(name, monkeypatch):
     vocab = built(name)
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     @given(TEXTS, st.booleans())
     def same(text, serial):
         assert windowed(vocab, text, monkeypatch, serial) == vocab.encode(text, add_special=False)
@@ -70,7 +70,7 @@ def test_windows_of_recorded_vocabularies(name, monkeypatch):
     same()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text("ae\u0301\u0327\u1100\u1161\u11a8 1漢", min_size=10, max_size=60))
 def test_texts_are_composed_in_parts(text):
     vocab = make(byte_level(MERGES, (), "qwen2"), **{"normalizer.nfc": True})

@@ -12,10 +12,11 @@ from oxillama.server.exchange import Exchange
 from oxillama.server.field_types import Message, Values
 from oxillama.server.generation import GenerationRun, GenerationSpec, prepare
 from oxillama.server.models import Chosen
+from oxillama.server.ollama.names import read_name
 from oxillama.server.ollama.turns import messages_of, read_as_chat, shortened, turn_starts
 from oxillama.server.routes.chat import read_translated
 
-__all__ = ["ROOM", "TOO_LONG", "has_template", "prepared_chat", "read_messages"]
+__all__ = ["ROOM", "TOO_LONG", "has_template", "prepared_chat", "read_messages", "read_truncate"]
 
 TOO_LONG = "context_length_exceeded"
 ROOM = 4  # the answer has this part of a context that is too small for what it answers
@@ -28,7 +29,7 @@ def prepared_chat(values: Values, exchange: Exchange, chosen: Chosen) -> Generat
     Raises ApiError, also where `truncate` says that nothing is to be left out.
     """
     check_chats(values, exchange, chosen)
-    messages, reading, warnings = messages_of(values["messages"]), exchange.reading, list(exchange.warnings)
+    messages, reading, warnings = read_turns(values), exchange.reading, list(exchange.warnings)
 
     def run_from(start: int) -> GenerationRun:
         exchange.warnings = list(warnings)
@@ -39,9 +40,9 @@ def prepared_chat(values: Values, exchange: Exchange, chosen: Chosen) -> Generat
         return run_from(0)
     except ApiError as error:
         starts = turn_starts(messages)
-        if error.code != TOO_LONG or not starts or not values.get("truncate", True) or reading.strict:
+        if error.code != TOO_LONG or not starts or not read_truncate(values) or reading.strict:
             raise
-        size, wanted = chosen.model.ready.engine.context_size, values.get("options", {}).get("num_predict", 0)
+        size, wanted = chosen.model.ready.engine.context_size, read_most(values)
     room = min(wanted, size // ROOM) if wanted > 0 else size // ROOM
     start, run = first_fitting(starts, run_from, size - room)
     names, reading.names = reading.names, {}
@@ -51,6 +52,21 @@ def prepared_chat(values: Values, exchange: Exchange, chosen: Chosen) -> Generat
             reading.leave_out(place, label="messages")
     reading.names = names
     return run
+
+
+def read_turns(values: Values) -> list[Message]:
+    """Reads the messages of a conversation."""
+    return messages_of(values["messages"])
+
+
+def read_truncate(values: Values) -> bool:
+    """Reads whether what has no room may be left out."""
+    return bool(values.get("truncate", True))
+
+
+def read_most(values: Values) -> int:
+    """Reads how many tokens an answer has at most; 0 and below: as many as there is room for."""
+    return int(values.get("options", {}).get("num_predict", 0))
 
 
 def first_fitting(starts: list[int], run_from: Callable[[int], GenerationRun], most: int) -> tuple[int, GenerationRun]:
@@ -107,7 +123,7 @@ def has_template(exchange: Exchange, chosen: Chosen) -> bool:
 def check_chats(values: Values, exchange: Exchange, chosen: Chosen) -> None:
     """Raises ApiError, in Ollama's words, for a model that can't be talked to."""
     if chosen.model.ready.engine.context.core.encoder:
-        raise bad_value("model", f'"{values["model"]}" does not support chat', "unsupported_parameter")
+        raise bad_value("model", f'"{read_name(values)}" does not support chat', "unsupported_parameter")
     if not has_template(exchange, chosen):
-        text = f'"{values["model"]}" does not support chat: it has no chat template'
+        text = f'"{read_name(values)}" does not support chat: it has no chat template'
         raise bad_value("model", text, "unsupported_parameter")

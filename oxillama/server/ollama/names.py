@@ -9,9 +9,20 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from oxillama.server.errors import ApiError, bad_value
+from oxillama.server.field_types import Values
 from oxillama.server.models import Models
 
-__all__ = ["LATEST", "human_number", "moment", "nanoseconds", "seconds_of", "served_name", "tagged", "timestamp"]
+__all__ = [
+    "LATEST",
+    "human_number",
+    "moment",
+    "nanoseconds",
+    "read_name",
+    "seconds_of",
+    "served_name",
+    "tagged",
+    "timestamp",
+]
 
 LATEST = ":latest"
 # What a full name begins with that names no other place than Ollama's own library.
@@ -20,6 +31,11 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _NUMBER = re.compile(r"\d{1,30}(?:\.\d{0,30})?")
 FOREVER = 36525 * 86400.0  # seconds after which a model leaves that stays
+
+
+def read_name(values: Values) -> str:
+    """Reads the name of a model as a request has it; "" of one that names none."""
+    return values.get("model") or values.get("name") or ""
 
 
 def served_name(models: Models, given: str) -> str:

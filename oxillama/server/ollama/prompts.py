@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Literal
 
 from oxillama.core.chat import chat_ids
 from oxillama.core.options import PromptOptions
@@ -15,7 +16,8 @@ from oxillama.server.exchange import Exchange
 from oxillama.server.field_types import Message, Values
 from oxillama.server.generation import Conversation, GenerationRun, GenerationSpec, Texts, prepare
 from oxillama.server.models import Chosen
-from oxillama.server.ollama.conversations import ROOM, TOO_LONG, has_template, read_messages
+from oxillama.server.ollama.conversations import ROOM, TOO_LONG, has_template, read_messages, read_truncate
+from oxillama.server.ollama.names import read_name
 from oxillama.server.ollama.turns import read_as_completion, read_raw
 from oxillama.server.reading import Reading
 from oxillama.server.routes.completions import read_spec as read_completion
@@ -35,19 +37,24 @@ _GO = re.compile(r"\{\{-?\s*(?:[.$]|(?:if|range|with|else|end|template|block)\b)
 def prepared_generate(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationRun:
     """The run of a prompt: as a message of the user, or as it is. Raises ApiError."""
     if chosen.model.ready.engine.context.core.encoder:
-        raise bad_value("model", f'"{values["model"]}" does not support generate', "unsupported_parameter")
+        raise bad_value("model", f'"{read_name(values)}" does not support generate', "unsupported_parameter")
+    way = read_way(values, has_template(exchange, chosen))
+    if way == "gap":
+        return prepared_gap(values, exchange, chosen)
+    return prepare((read_plain if way == "plain" else read_prompt)(values, exchange, chosen))
+
+
+def read_way(values: Values, has_template: bool) -> Literal["gap", "plain", "message"]:
+    """Reads whether a prompt has a gap, goes to the model as it is, or is a message. Raises ApiError."""
     if values.get("raw"):
         read_raw(values)
     template = values.get("template")
     if template and _GO.search(template):
         text = "template: Go's templates are not run here: give raw with the whole prompt, or a Jinja template"
         raise bad_value("template", text, "unsupported_parameter")
-    is_bare = not template and not has_template(exchange, chosen)
     if values.get("suffix"):
-        return prepared_gap(values, exchange, chosen)
-    if values.get("raw") or is_bare:
-        return prepare(read_plain(values, exchange, chosen))
-    return prepare(read_prompt(values, exchange, chosen))
+        return "gap"
+    return "plain" if values.get("raw") or not (template or has_template) else "message"
 
 
 def prepared_gap(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationRun:
@@ -59,17 +66,21 @@ def prepared_gap(values: Values, exchange: Exchange, chosen: Chosen) -> Generati
     try:
         return prepare(spec)
     except ApiError as error:
-        if error.code != TOO_LONG or not values.get("truncate", True) or exchange.reading.strict:
+        if error.code != TOO_LONG or not read_truncate(values) or exchange.reading.strict:
             raise
-    around = Gap(values.get("prompt", ""), values["suffix"])
     try:
-        ids, cut = infill_prompt(engine.tokenizer, around, engine.context.factory.room)
+        ids, cut = infill_prompt(engine.tokenizer, read_around(values), engine.context.factory.room)
     except UnsupportedModelError as error:
         raise bad_value("suffix", f"suffix: {error}", "unsupported_parameter") from None
     for own, name in (("input_prefix", "prompt"), ("input_suffix", "suffix")):
         if own in cut:
             exchange.reading.leave_out(name)
     return prepare(replace(spec, source=Texts((ids,))))
+
+
+def read_around(values: Values) -> Gap:
+    """Reads the texts around a gap."""
+    return Gap(values.get("prompt", ""), values["suffix"])
 
 
 def read_plain(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
@@ -93,7 +104,7 @@ def read_plain(values: Values, exchange: Exchange, chosen: Chosen) -> Generation
 
 def behind_context(prompt: str, special: bool, values: Values, reading: Reading, chosen: Chosen) -> list[int]:
     """Tokens of a conversation so far, with a text behind it. special: control tokens of the text are read as such."""
-    engine, before = chosen.model.ready.engine, checked_context(values, chosen)
+    engine, before = chosen.model.ready.engine, read_context(values, chosen)
     check_length(engine.tokenizer, "prompt", prompt, engine.context_size, parse_special=special)
     ids = engine.tokenizer.encode(prompt, add_special=False, parse_special=special)
     return following(before, ids, values, reading, chosen)
@@ -106,7 +117,7 @@ def read_prompt(values: Values, exchange: Exchange, chosen: Chosen) -> Generatio
     if not values.get("context"):
         names = {f"messages[{i}]": name for i, (_, name) in enumerate(said)}
         return read_messages(values, messages, exchange, chosen, names)
-    tokenizer, before = chosen.model.ready.engine.tokenizer, checked_context(values, chosen)
+    tokenizer, before = chosen.model.ready.engine.tokenizer, read_context(values, chosen)
 
     def read(first: int) -> tuple[GenerationSpec, Conversation]:
         names = {f"messages[{i + len(_BEFORE)}]": name for i, (_, name) in enumerate(said[first:])}
@@ -145,7 +156,7 @@ def continuation(ids: list[int], messages: list[Message], options: PromptOptions
     return alone[alone[:1] == [tokenizer.bos_id] :]
 
 
-def checked_context(values: Values, chosen: Chosen) -> list[int]:
+def read_context(values: Values, chosen: Chosen) -> list[int]:
     """The tokens of the conversation so far. Raises ApiError for those that the model doesn't have."""
     n_vocab = chosen.model.ready.engine.tokenizer.n_vocab
     return engine_errors(lambda: check_tokens("context", values["context"], n_vocab), chosen)
@@ -156,7 +167,7 @@ def following(before: list[int], ids: list[int], values: Values, reading: Readin
     a quarter of the context is there for the answer; unless `truncate` says otherwise."""
     engine = chosen.model.ready.engine
     size = engine.context.factory.room
-    if len(before) + len(ids) < size or not values.get("truncate", True) or reading.strict:
+    if len(before) + len(ids) < size or not read_truncate(values) or reading.strict:
         return before + ids
     reading.leave_out("context", label="context")
     first = before[: before[:1] == [engine.tokenizer.bos_id]]

@@ -10,7 +10,7 @@ from oxillama.server.field_types import Item, Message, Placed, Values
 from oxillama.server.fields_ollama import OPTIONS
 from oxillama.server.models import Chosen
 from oxillama.server.reading import Reading
-from oxillama.server.translate import PART_SEPARATOR, Translated, text_of
+from oxillama.server.translate import PART_SEPARATOR, Translated, schema_format, text_of
 
 __all__ = ["begins_answer", "messages_of", "read_as_chat", "read_as_completion", "shortened", "turn_starts"]
 
@@ -35,7 +35,7 @@ _ENGINE_NAMES = {field.to: field.name for field in OPTIONS.fields if field.to an
 
 def read_as_chat(values: Values, messages: list[Message], chosen: Chosen, reading: Reading) -> Translated:
     """The fields of chat completions that say the same of these messages."""
-    chat, names = shared(values, chosen, reading)
+    chat, names = read_shared(values, chosen, reading)
     chat["messages"] = messages
     if begins_answer(messages):
         chat["continue_final_message"] = True
@@ -54,7 +54,7 @@ def read_as_chat(values: Values, messages: list[Message], chosen: Chosen, readin
 
 def read_as_completion(values: Values, prompt: str, chosen: Chosen, reading: Reading) -> Translated:
     """The fields of completions that say the same of a prompt without a template."""
-    given, names = shared(values, chosen, reading)
+    given, names = read_shared(values, chosen, reading)
     given["prompt"] = prompt
     if values.get("suffix"):
         given["suffix"] = values["suffix"]
@@ -66,7 +66,7 @@ def read_as_completion(values: Values, prompt: str, chosen: Chosen, reading: Rea
     return Translated(given, names)
 
 
-def shared(values: Values, chosen: Chosen, reading: Reading) -> tuple[dict[str, Any], dict[str, str]]:
+def read_shared(values: Values, chosen: Chosen, reading: Reading) -> tuple[dict[str, Any], dict[str, str]]:
     """Reads what both calls say alike, and names the fields that the request has for theirs."""
     options = values.get("options", {})
     found = {name: value for name, value in options.items() if name not in _OWN}
@@ -86,7 +86,7 @@ def shared(values: Values, chosen: Chosen, reading: Reading) -> tuple[dict[str, 
     if form == "json":
         found["response_format"] = {"type": "json_object"}
     elif isinstance(form, dict):
-        found["response_format"] = {"type": "json_schema", "json_schema": {"schema": form}}
+        found["response_format"] = schema_format(form)
     found["stream"] = values.get("stream", True)
     return found, {**NAMES, **{to: f"options.{name}" for to, name in _ENGINE_NAMES.items() if name in options}}
 

@@ -9,13 +9,16 @@ from oxillama.server import fields_ollama
 from oxillama.server.exchange import Exchange
 from oxillama.server.field_types import Record
 from oxillama.server.fields import CHAT, COMPLETIONS
-from oxillama.server.fields_admin import LOAD_ADAPTER, MODEL_NAME, NOTHING, UNLOAD_ADAPTER
 from oxillama.server.fields_infill import APPLY_TEMPLATE, INFILL
 from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
 from oxillama.server.fields_numbers import CLASSIFY, DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
 from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
 from oxillama.server.routes import ollama, ollama_embed, ollama_models
 from oxillama.server.routes.admin import (
+    LOAD_ADAPTER,
+    MODEL_NAME,
+    NOTHING,
+    UNLOAD_ADAPTER,
     cancel,
     clear_cache,
     drain,

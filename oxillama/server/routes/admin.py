@@ -9,18 +9,44 @@ from oxillama._util.threads import in_thread
 from oxillama.errors import ConfigError, LoadError
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
-from oxillama.server.fields_admin import LOAD_ADAPTER, MODEL_NAME, NOTHING, UNLOAD_ADAPTER
+from oxillama.server.field_types import Field, Record, Text, Values
+from oxillama.server.fields_sampling import refused
 from oxillama.server.heap import trim
 from oxillama.server.models import ServedModel
 
-__all__ = ["cancel", "clear_cache", "drain", "load_adapter", "load_model", "requests", "unload_adapter", "unload_model"]
+__all__ = [
+    "LOAD_ADAPTER",
+    "MODEL_NAME",
+    "NOTHING",
+    "UNLOAD_ADAPTER",
+    "cancel",
+    "clear_cache",
+    "drain",
+    "load_adapter",
+    "load_model",
+    "requests",
+    "unload_adapter",
+    "unload_model",
+]
+
+NAME = Field("lora_name", Text(1, 256), "of the adapter", required=True)
+BASE = Field("base_model", Text(1, 256), "the model that it is of; default: the first")
+LOAD_ADAPTER = Record((
+    NAME,
+    Field("lora_path", Text(1, 4096), "a file or folder below `--lora-dir`", required=True),
+    BASE,
+    refused("load_inplace", "unload it first", False),
+))  # fmt: skip
+UNLOAD_ADAPTER = Record((NAME, BASE, refused("lora_int_id", "give lora_name")))
+MODEL_NAME = Record((Field("model", Text(1, 256), "of the server's", required=True),))
+NOTHING = Record(())
 
 
 async def load_adapter(exchange: Exchange) -> None:
     """POST /v1/load_lora_adapter"""
     values = await exchange.fields(LOAD_ADAPTER)
-    chosen = await exchange.service.models.use(values.get("base_model"))
-    name, path = values["lora_name"], adapter_path(values["lora_path"], exchange.service.config.lora_dir)
+    chosen = await exchange.read_model(values, "base_model")
+    name, path = read_adapter(values, exchange.service.config.lora_dir)
     engine = chosen.model.ready.engine
     if name in engine.loras or name in exchange.service.models.all:
         raise ApiError(409, "adapter_exists", f"there is an adapter or a model {name!r:.80} already", "lora_name")
@@ -31,6 +57,11 @@ async def load_adapter(exchange: Exchange) -> None:
     except ConfigError as error:
         raise ApiError(409, "adapter_exists", str(error), "lora_name") from None
     await exchange.json({"status": "loaded", "id": f"{chosen.model.id}:{name}"})
+
+
+def read_adapter(values: Values, folder: str | None) -> tuple[str, Path]:
+    """Reads the name of an adapter, and its file, below the folder of adapters. Raises ApiError."""
+    return values["lora_name"], adapter_path(values["lora_path"], folder)
 
 
 def adapter_path(given: str, folder: str | None) -> Path:
@@ -49,18 +80,24 @@ def adapter_path(given: str, folder: str | None) -> Path:
     return path
 
 
+def read_adapter_name(values: Values) -> str:
+    """Reads the name of a loaded adapter."""
+    name: str = values["lora_name"]
+    return name
+
+
 async def unload_adapter(exchange: Exchange) -> None:
     """POST /v1/unload_lora_adapter"""
     values = await exchange.fields(UNLOAD_ADAPTER)
-    chosen = await exchange.service.models.use(values.get("base_model"))
+    chosen = await exchange.read_model(values, "base_model")
     try:
-        await exchange.elsewhere(lambda: chosen.model.ready.engine.unload_lora(values["lora_name"]))
+        await exchange.elsewhere(lambda: chosen.model.ready.engine.unload_lora(read_adapter_name(values)))
     except ConfigError as error:
         raise ApiError(404, "adapter_not_found", str(error), "lora_name") from None
     await exchange.json({"status": "unloaded"})
 
 
-async def named(exchange: Exchange) -> ServedModel:
+async def read_named(exchange: Exchange) -> ServedModel:
     """The model that a request names."""
     values = await exchange.fields(MODEL_NAME)
     return exchange.service.models.find(values["model"]).model
@@ -68,7 +105,7 @@ async def named(exchange: Exchange) -> ServedModel:
 
 async def load_model(exchange: Exchange) -> None:
     """POST /admin/models/load"""
-    model = await named(exchange)
+    model = await read_named(exchange)
     if model.state == "failed":
         model.state = "idle"  # once more
     await exchange.service.models.use(model.id)
@@ -77,7 +114,7 @@ async def load_model(exchange: Exchange) -> None:
 
 async def unload_model(exchange: Exchange) -> None:
     """POST /admin/models/unload: one that no request uses, and that the server can load again."""
-    model = await named(exchange)
+    model = await read_named(exchange)
     if model.load is None:
         raise ApiError(409, "model_is_kept", f"{model.id} was loaded by the program that serves it, and stays", "model")
     if model.n_open:

@@ -27,7 +27,7 @@ from oxillama.server.shown_tokens import AnswerTokens, Token
 from oxillama.server.sse import DONE, SSE, Event, as_json
 from oxillama.server.translate import Translated, read_moved_tools, renamed
 
-__all__ = ["chat_completions", "check_stream", "read_stream_options", "read_translated", "timings_of"]
+__all__ = ["chat_completions", "read_stream", "read_stream_options", "read_translated", "timings_of"]
 
 ROLE = as_json({"role": "assistant", "content": ""})  # the first delta of a stream
 
@@ -69,7 +69,7 @@ def read_spec(
     if constraint.field == "response_format" and requires_calls(conversation.answer.tool_choice):
         _check_form(constraint, shared["cache_salt"], chosen)
         constraint = NO_CONSTRAINT
-    check_stream(values)
+    read_stream(values)
     n = limited("n", values.get("n", 1), config.max_n, "--max-n")
     whole = not values.get("stream")
     return spec_of(
@@ -108,7 +108,7 @@ def read_most_tokens(values: Values) -> int | None:
     return None if found is None or found < 0 else min(found, 1 << 24)
 
 
-def check_stream(values: Values) -> None:
+def read_stream(values: Values) -> None:
     """Raises ApiError for what is for streams alone, or for whole answers alone."""
     read_stream_options(values)
     if values.get("stream") and "prompt_logprobs" in values:

@@ -19,7 +19,7 @@ from oxillama.server.generation import GenerationRun, GenerationSpec, Keywords, 
 from oxillama.server.json_pieces import Body
 from oxillama.server.models import Chosen
 from oxillama.server.respond import answered, choices_of
-from oxillama.server.routes.chat import check_stream, read_stream_options, timings_of
+from oxillama.server.routes.chat import read_stream, read_stream_options, timings_of
 from oxillama.server.sse import DONE, SSE, Event
 
 __all__ = ["completions", "read_spec"]
@@ -61,7 +61,7 @@ def read_spec(
         raise bad_value("model", text, "unsupported_parameter")
     shared, constraint = read_engine(values, exchange, chosen)
     own = _read_scores(values, exchange)
-    check_stream(values)
+    read_stream(values)
     prompts = read_prompts(values["prompt"])
     n = read_n_choices(values, len(prompts), exchange)
     if "best_of" in values:

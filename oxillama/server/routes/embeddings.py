@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 
 from oxillama._util.float_text import json_of
 from oxillama.core.embedding import EmbeddingBatch
+from oxillama.core.prompts import Side
 from oxillama.core.ranking import ranked, read_pairs
-from oxillama.core.truncation import Side
 from oxillama.server.embedding_run import check_count, check_size, computed, engine_errors
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import Exchange, dumped, new_id
@@ -52,31 +53,45 @@ def read_truncation(values: Values, size: int) -> Truncation:
 async def embeddings(exchange: Exchange) -> None:
     """POST /v1/embeddings"""
     values = await exchange.fields(EMBEDDINGS)
-    chosen = await exchange.service.models.use(values.get("model"))
-    options: Body = {name: values[name] for name in ("dimensions", "normalize") if name in values}
-    if chosen.adapter is not None:
-        options["lora"] = [chosen.adapter]
-    listed = texts_of(values["input"])
-    check_count("input", len(listed), chosen)
+    chosen = await exchange.read_model(values)
+    wanted = read_embedding(values)
+    check_count("input", len(wanted.texts), chosen)
 
     def make() -> EmbeddingBatch:
         context = chosen.model.ready.engine.context
-        if values.get("dimensions", 0) > context.spec.n_embd:
-            text = f"dimensions must be at most {context.spec.n_embd}, which the model has, not {values['dimensions']}"
+        if (n := wanted.options.get("dimensions", 0)) > context.spec.n_embd:
+            text = f"dimensions must be at most {context.spec.n_embd}, which the model has, not {n}"
             raise bad_value("dimensions", text)
-        pooling = values.get("pooling", "mean" if context.pooling in ("none", "rank") else None)
+        pooling = "mean" if wanted.pooling is None and context.pooling in ("none", "rank") else wanted.pooling
         side, size = read_truncation(values, context.context_size)
-        return EmbeddingBatch(context, listed, pooling, {**options, "truncate": side}, size=size)
+        options = wanted.options | adapters_of(chosen) | {"truncate": side}
+        return EmbeddingBatch(context, wanted.texts, pooling, options, size=size)
 
     def shape(vectors: Any, n_tokens: int) -> bytes:
-        text = as_base64 if values.get("encoding_format") == "base64" else json_of
-        data = b",".join(b'{"object":"embedding","index":%d,"embedding":%b}' % (i, text(vector))
+        data = b",".join(b'{"object":"embedding","index":%d,"embedding":%b}' % (i, wanted.written(vector))
                          for i, vector in enumerate(vectors))  # fmt: skip
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         rest = dumped({"model": chosen.name, "usage": usage})
         return b'{"object":"list","data":[%b],%b' % (data, rest[1:])
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
+
+
+class WantedEmbedding(NamedTuple):
+    """Embeddings that a request asks for. pooling: None for the model's. options: keywords of the engine. written: a
+    vector as JSON."""
+
+    texts: list[Any]
+    pooling: str | None
+    options: Body
+    written: Callable[[NDArray[np.float32]], bytes]
+
+
+def read_embedding(values: Values) -> WantedEmbedding:
+    """Reads a request of embeddings. Raises ApiError."""
+    options = {name: values[name] for name in ("dimensions", "normalize") if name in values}
+    written = as_base64 if values.get("encoding_format") == "base64" else json_of
+    return WantedEmbedding(texts_of(values["input"]), values.get("pooling"), options, written)
 
 
 def texts_of(given: Any) -> list[Any]:
@@ -99,20 +114,20 @@ def adapters_of(chosen: Chosen) -> Body:
 async def rerank(exchange: Exchange) -> None:
     """POST /v1/rerank"""
     values = await exchange.fields(RERANK)
-    chosen = await exchange.service.models.use(values.get("model"))
-    documents = [one if isinstance(one, str) else one["text"] for one in values["documents"]]
+    chosen = await exchange.read_model(values)
+    query, documents, top_n, shows = read_ranking(values)
     check_count("documents", len(documents), chosen)
 
     def make() -> EmbeddingBatch:
-        check_size("documents", len(values["query"]) * len(documents) + sum(map(len, documents)), exchange)
+        check_size("documents", len(query) * len(documents) + sum(map(len, documents)), exchange)
         context = chosen.model.ready.engine.context
-        pairs = read_pairs(context, values["query"], documents, None, *read_truncation(values, context.context_size))
+        pairs = read_pairs(context, query, documents, None, *read_truncation(values, context.context_size))
         return EmbeddingBatch(context, pairs, "rank", adapters_of(chosen), name="documents")
 
     def shape(rows: list[Any], n_tokens: int) -> bytes:
-        best = ranked(rows, values.get("top_n"))
+        best = ranked(rows, top_n)
         results: list[Body] = [{"index": one.index, "relevance_score": one.score} for one in best]
-        if values.get("return_documents"):
+        if shows:
             for result in results:
                 result["document"] = {"text": documents[result["index"]]}
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
@@ -123,15 +138,21 @@ async def rerank(exchange: Exchange) -> None:
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
 
+def read_ranking(values: Values) -> tuple[str, list[str], int | None, bool]:
+    """Reads the query, the documents, how many of them are wanted, and whether the answer has their texts."""
+    documents = [one if isinstance(one, str) else one["text"] for one in values["documents"]]
+    return values["query"], documents, values.get("top_n"), values.get("return_documents", False)
+
+
 async def score(exchange: Exchange) -> None:
     """POST /score: of a model with a classifier its score of each pair, of others the cosine of their embeddings."""
     values = await exchange.fields(SCORE)
-    chosen = await exchange.service.models.use(values.get("model"))
+    chosen = await exchange.read_model(values)
     context = chosen.model.ready.engine.context
     ranks = context.classifier is not None
-    if isinstance(values["text_2"], list):
-        check_count("text_2", len(values["text_2"]), chosen, 1 if ranks else 2)
-    pairs = pairs_of(values)
+    pairs, are_listed = read_scored(values)
+    if are_listed:
+        check_count("text_2", len(pairs), chosen, 1 if ranks else 2)
 
     def make() -> EmbeddingBatch:
         check_size("text_2", sum(len(first) + len(second) for first, second in pairs), exchange)
@@ -159,8 +180,8 @@ async def score(exchange: Exchange) -> None:
 async def classify(exchange: Exchange) -> None:
     """POST /classify: of a model with a classifier, the label of each text and the probabilities of all."""
     values = await exchange.fields(CLASSIFY)
-    chosen = await exchange.service.models.use(values.get("model"))
-    context, listed = chosen.model.ready.engine.context, texts_of(values["input"])
+    chosen = await exchange.read_model(values)
+    context, listed = chosen.model.ready.engine.context, read_embedding(values).texts
     if context.classifier is None:
         raise bad_value("model", f"the model {chosen.name} has no classifier", "unsupported_parameter")
     head = context.classifier
@@ -196,10 +217,15 @@ def labelled(index: int, found: NDArray[np.float64], labels: tuple[str, ...]) ->
     return {"index": index, "label": name, "probs": found.tolist(), "num_classes": len(found)}
 
 
-def pairs_of(values: Values) -> list[tuple[str, str]]:
-    """Each text of one side with that of the other; one alone goes with all. Raises ApiError for unequal numbers."""
-    first, second = ([given] if isinstance(given, str) else given for given in (values["text_1"], values["text_2"]))
+def read_scored(values: Values) -> tuple[list[tuple[str, str]], bool]:
+    """Reads each text of one side with that of the other, and whether the other is a list; one text goes with all.
+
+    Raises ApiError for unequal numbers.
+    """
+    given = values["text_1"], values["text_2"]
+    first, second = ([one] if isinstance(one, str) else one for one in given)
     if len(first) != len(second) and len(first) != 1:
         text = f"text_1 must have one text or as many as text_2, which has {len(second)}, not {len(first)}"
         raise bad_value("text_1", text)
-    return [(first[i if len(first) > 1 else 0], other) for i, other in enumerate(second)]
+    pairs = [(first[i if len(first) > 1 else 0], other) for i, other in enumerate(second)]
+    return pairs, isinstance(given[1], list)

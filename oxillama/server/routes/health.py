@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oxillama._util.threads import in_thread
-from oxillama._util.version import VERSION
+from oxillama._util.version import __version__
 from oxillama.kernels import _table
 from oxillama.server.exchange import Exchange
 from oxillama.server.metrics import content_type, merged, process_metrics
@@ -29,7 +29,7 @@ async def version(exchange: Exchange) -> None:
     """GET /version"""
     loaded = [model.engine for model in exchange.service.models.all.values() if model.engine is not None]
     threads = max((engine.engine.num_threads for engine in loaded), default=0)
-    await exchange.json({"name": "oxillama", "version": VERSION, "tier": _table.tier(), "threads": threads})
+    await exchange.json({"name": "oxillama", "version": __version__, "tier": _table.tier(), "threads": threads})
 
 
 async def metrics(exchange: Exchange) -> None:

@@ -306,7 +306,7 @@ class InfillDialect:
 async def apply_template(exchange: Exchange) -> None:
     """POST /apply-template"""
     values = await exchange.fields(APPLY_TEMPLATE)
-    chosen = await exchange.service.models.use(values.get("model"))
+    chosen = await exchange.read_model(values)
     tokenizer = chosen.model.ready.engine.tokenizer
 
     def make() -> str:

@@ -12,6 +12,7 @@ from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
 from oxillama.server.field_types import Message, Placed, Tool, Values
 from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
+from oxillama.server.fields_sampling import OF_MESSAGES_API
 from oxillama.server.generation import GenerationRun, GenerationSpec
 from oxillama.server.json_pieces import Body
 from oxillama.server.models import Chosen
@@ -20,7 +21,7 @@ from oxillama.server.respond import answered, choices_of
 from oxillama.server.routes.chat import read_translated
 from oxillama.server.routes.responses import count_tokens
 from oxillama.server.sse import Event, ServerSentEvents
-from oxillama.server.translate import Translated, Turns, text_of, tool_names
+from oxillama.server.translate import Translated, Turns, schema_format, text_of, tool_names
 
 __all__ = ["count_message_tokens", "messages"]
 
@@ -33,7 +34,7 @@ NAMES = {
     "reasoning_budget": "thinking.budget_tokens",
 }
 BILLING = "x-anthropic-billing-header"
-_SAME = ("model", "stream", "temperature", "top_p", "top_k", "thinking")
+_SAME = ("model", "stream", "thinking", *(field.name for field in OF_MESSAGES_API))
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -50,7 +51,7 @@ def read_message(values: Values, exchange: Exchange, chosen: Chosen) -> Generati
 async def count_message_tokens(exchange: Exchange) -> None:
     """POST /v1/messages/count_tokens"""
     values = await exchange.fields(COUNT_TOKENS)
-    chosen = await exchange.service.models.use(values.get("model"))
+    chosen = await exchange.read_model(values)
     count = await count_tokens(exchange, lambda: read_as_chat(values, exchange.reading), chosen)
     await exchange.json({"input_tokens": count})
 
@@ -90,7 +91,7 @@ def read_as_chat(values: Values, reading: Reading) -> Translated:
         if form is None:
             form, names = values["output_format"], {**NAMES, "response_format": "output_format"}
     if form is not None:
-        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": form["schema"]}}
+        chat["response_format"] = schema_format(form["schema"])
     return Translated(chat, {**turns.names, **tool_names(values.get("tools", []), "input_schema"), **names})
 
 

@@ -12,44 +12,43 @@ from oxillama.server.fields_ollama import CHAT, GENERATE
 from oxillama.server.generation import GenerationRun
 from oxillama.server.models import Chosen, ServedModel
 from oxillama.server.ollama.conversations import prepared_chat
-from oxillama.server.ollama.names import served_name
+from oxillama.server.ollama.names import read_name, served_name
 from oxillama.server.ollama.parts import OllamaDialect, Said, as_message, as_response, idle_answer
 from oxillama.server.ollama.prompts import prepared_generate
 from oxillama.server.respond import respond, running
 
-__all__ = ["chat", "chosen_model", "find_model", "generate", "residing"]
+__all__ = ["chat", "generate", "read_chosen", "read_served", "read_stay"]
 
 
 async def chat(exchange: Exchange) -> None:
     """POST /api/chat"""
     values = await exchange.fields(CHAT)
-    await answered(exchange, values, as_message, bool(values.get("messages")), prepared_chat)
+    await answered(exchange, values, as_message, prepared_chat)
 
 
 async def generate(exchange: Exchange) -> None:
     """POST /api/generate"""
     values = await exchange.fields(GENERATE)
-    await answered(exchange, values, as_response, bool(values.get("prompt") or values.get("suffix")), prepared_generate)
+    await answered(exchange, values, as_response, prepared_generate)
 
 
 async def answered(
     exchange: Exchange,
     values: Values,
     said: Said,
-    asks: bool,
     prepared: Callable[[Values, Exchange, Chosen], GenerationRun],
 ) -> None:
-    """Answers a request, or loads or unloads its model where it `asks` for no text."""
-    model = find_model(exchange, values)
-    stay = residing(exchange, model, values)
+    """Answers a request, or loads or unloads its model where it asks for no text."""
+    asks, name, model = read_asks(values), read_name(values), read_served(exchange, values)
+    stay = read_stay(exchange, model, values)
     residence = exchange.service.residence
     if not asks and stay == 0:
         residence.keep(model, stay)
         await residence.leave(model)
-        await exchange.json(idle_answer(values["model"], said, "unload"))
+        await exchange.json(idle_answer(name, said, "unload"))
         return
     began = time.perf_counter()
-    chosen = await chosen_model(exchange, values)
+    chosen = await read_chosen(exchange, values)
     load = time.perf_counter() - began
     if stay is not None:  # also where the answer ends in an error
         residence.keep(model, stay)
@@ -57,23 +56,28 @@ async def answered(
         async with running(exchange, chosen, lambda: prepared(values, exchange, chosen)) as run:
             await respond(exchange, run, OllamaDialect(run, values, said, exchange.began, load))
     else:
-        await exchange.json(idle_answer(values["model"], said, "load"))
+        await exchange.json(idle_answer(name, said, "load"))
     await residence.leave(model)
 
 
-def find_model(exchange: Exchange, values: Values) -> ServedModel:
+def read_asks(values: Values) -> bool:
+    """Reads whether a request asks for a text."""
+    return any(values.get(name) for name in ("messages", "prompt", "suffix"))
+
+
+def read_served(exchange: Exchange, values: Values) -> ServedModel:
     """The model that a request names, loaded or not. Raises ApiError."""
     models = exchange.service.models
-    return models.find(served_name(models, values.get("model", ""))).model
+    return models.find(served_name(models, read_name(values))).model
 
 
-async def chosen_model(exchange: Exchange, values: Values) -> Chosen:
+async def read_chosen(exchange: Exchange, values: Values) -> Chosen:
     """The model, or adapter, that a request names, when it is loaded. Raises ApiError."""
     models = exchange.service.models
-    return await models.use(served_name(models, values.get("model", "")))
+    return await models.use(served_name(models, read_name(values)))
 
 
-def residing(exchange: Exchange, model: ServedModel, values: Values) -> float | None:
+def read_stay(exchange: Exchange, model: ServedModel, values: Values) -> float | None:
     """Seconds that a request keeps its model in memory for; None where it says nothing.
 
     What it says is left out where the model stays in any case, and where others use the server with keys of their own.

@@ -8,8 +8,7 @@ from typing import Any
 
 from oxillama._util.float_text import json_of
 from oxillama.core.embedding import EmbeddingBatch
-from oxillama.core.prompts import check_length
-from oxillama.core.truncation import cut_text
+from oxillama.core.prompts import check_length, cut_text
 from oxillama.engine.engine import Engine
 from oxillama.server.embedding_run import check_count, computed
 from oxillama.server.errors import bad_value
@@ -17,8 +16,8 @@ from oxillama.server.exchange import Exchange, dumped
 from oxillama.server.field_types import Values
 from oxillama.server.fields_ollama import EMBED, EMBEDDINGS
 from oxillama.server.json_pieces import Body
-from oxillama.server.ollama.names import nanoseconds
-from oxillama.server.routes.ollama import chosen_model, find_model, residing
+from oxillama.server.ollama.names import nanoseconds, read_name
+from oxillama.server.routes.ollama import read_chosen, read_served, read_stay
 
 __all__ = ["embed", "embeddings", "fitting_ids"]
 
@@ -26,28 +25,37 @@ __all__ = ["embed", "embeddings", "fitting_ids"]
 async def embed(exchange: Exchange) -> None:
     """POST /api/embed"""
     values = await exchange.fields(EMBED)
-    given = values.get("input", "")
-    texts = [given] * bool(given) if isinstance(given, str) else given
+    texts, place = read_texts(values)
 
     def shape(vectors: list[bytes], n_tokens: int, load: float) -> bytes:
-        head = dumped({"model": values["model"]})[:-1]
+        head = dumped({"model": read_name(values)})[:-1]
         elapsed = time.perf_counter() - exchange.began
         times = {"total_duration": nanoseconds(elapsed), "load_duration": nanoseconds(load)}
         rest = dumped({**times, "prompt_eval_count": n_tokens})[1:]
         return b'%b,"embeddings":[%b],%b' % (head, b",".join(vectors), rest)
 
-    await embedded(exchange, values, "input" if isinstance(given, str) else "input[{}]", texts, shape)
+    await embedded(exchange, values, place, texts, shape)
+
+
+def read_texts(values: Values) -> tuple[list[str], str]:
+    """Reads texts to embed, and the place of each, with that of its number."""
+    given = values.get("input", "")
+    return ([given] * bool(given), "input") if isinstance(given, str) else (given, "input[{}]")
 
 
 async def embeddings(exchange: Exchange) -> None:
     """POST /api/embeddings: the older path, for one text."""
     values = await exchange.fields(EMBEDDINGS)
-    texts = [values["prompt"]] if values.get("prompt") else []
 
     def shape(vectors: list[bytes], n_tokens: int, load: float) -> bytes:
         return b'{"embedding":%b}' % (vectors[0] if vectors else b"[]")
 
-    await embedded(exchange, values, "prompt", texts, shape)
+    await embedded(exchange, values, "prompt", read_prompt(values), shape)
+
+
+def read_prompt(values: Values) -> list[str]:
+    """Reads the one text of the older path, if there is one."""
+    return [values["prompt"]] if values.get("prompt") else []
 
 
 async def embedded(exchange: Exchange, values: Values, name: str, texts: list[str], shape: Any) -> None:
@@ -55,25 +63,25 @@ async def embedded(exchange: Exchange, values: Values, name: str, texts: list[st
 
     name: of a text in errors, with the place of its number.
     """
-    model = find_model(exchange, values)
-    stay = residing(exchange, model, values)
+    model = read_served(exchange, values)
+    stay = read_stay(exchange, model, values)
     began = time.perf_counter()
-    chosen = await chosen_model(exchange, values)
+    chosen = await read_chosen(exchange, values)
     load = time.perf_counter() - began
     if stay is not None:
         exchange.service.residence.keep(model, stay)
     engine = chosen.model.ready.engine
     check_count(name.partition("[")[0], len(texts), chosen)
     options: Body = {} if chosen.adapter is None else {"lora": [chosen.adapter]}
-    if values.get("dimensions"):
-        options["dimensions"] = checked_dimensions(values["dimensions"], engine)
-    size = limit_of(values, engine, exchange)
+    dimensions, truncate = read_options(values, engine)
+    if dimensions:
+        options |= {"dimensions": dimensions}
+    size = read_limit(values, engine, exchange)
 
     def cut(place: str) -> None:
         exchange.reading.leave_out(place, f"it has more than {size} tokens")
 
     def make() -> EmbeddingBatch:
-        truncate = values.get("truncate", True)
         ids = [fitting_ids(engine, name.format(i), text, size, truncate, cut) for i, text in enumerate(texts)]
         pooling = "mean" if engine.context.pooling in ("none", "rank") else None
         return EmbeddingBatch(engine.context, ids, pooling, options, name=name.partition("[")[0])
@@ -88,15 +96,18 @@ async def embedded(exchange: Exchange, values: Values, name: str, texts: list[st
     await exchange.service.residence.leave(model)
 
 
-def checked_dimensions(wanted: int, engine: Engine) -> int:
-    """Raises ApiError for more values than the model gives."""
-    most = engine.context.spec.n_embd
+def read_options(values: Values, engine: Engine) -> tuple[int, bool]:
+    """Reads how many values of a vector are wanted, 0 for all, and whether the end of a text may be left out.
+
+    Raises ApiError for more values than the model gives.
+    """
+    wanted, most = values.get("dimensions", 0), engine.context.spec.n_embd
     if wanted > most:
         raise bad_value("dimensions", f"dimensions must be at most {most}, which the model has, not {wanted}")
-    return wanted
+    return wanted, values.get("truncate", True)
 
 
-def limit_of(values: Values, engine: Engine, exchange: Exchange) -> int:
+def read_limit(values: Values, engine: Engine, exchange: Exchange) -> int:
     """Tokens of a text, at most: those of the context, or fewer where `num_ctx` says so."""
     size, wanted = engine.context_size, values.get("options", {}).get("num_ctx", 0)
     if wanted > size:

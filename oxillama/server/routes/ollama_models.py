@@ -6,19 +6,19 @@ import hashlib
 import os
 from collections.abc import Iterator
 
-from oxillama._util.version import VERSION
+from oxillama._util.version import __version__
 from oxillama.errors import LoadError
 from oxillama.gguf import open as open_gguf
 from oxillama.sampling import SamplerChain
 from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Exchange
-from oxillama.server.field_types import Record
+from oxillama.server.field_types import Record, Values
 from oxillama.server.fields_ollama import COPY, CREATE, REGISTRY, SHOW
 from oxillama.server.json_pieces import Body, written
 from oxillama.server.model_facts import Facts
-from oxillama.server.models import ServedModel
+from oxillama.server.models import SHOWN_SAMPLING, ServedModel
 from oxillama.server.ollama.facts import TEMPLATE, details, facts_of, model_info, tensors_of
-from oxillama.server.ollama.names import moment, served_name, tagged, timestamp
+from oxillama.server.ollama.names import moment, read_name, served_name, tagged, timestamp
 from oxillama.server.residence import leaves_in
 
 __all__ = ["blob", "copy", "create", "delete", "has_blob", "pull", "push", "running", "show", "tags", "version"]
@@ -26,15 +26,12 @@ __all__ = ["blob", "copy", "create", "delete", "has_blob", "pull", "push", "runn
 API_VERSION = "0.33.0"  # of Ollama, whose API this is: clients ask for a least one
 INSTEAD = "models are files that the server is started with: oxillama serve -m FILE, or [[model]] of its --config"
 # Sampling that is shown as parameters of a model, with the names that options have for it.
-_PARAMETERS = {
-    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
-    "repetition_penalty": "repeat_penalty",
-}  # fmt: skip
+_PARAMETERS = {**dict(zip(SHOWN_SAMPLING, SHOWN_SAMPLING, strict=True)), "repetition_penalty": "repeat_penalty"}
 
 
 async def version(exchange: Exchange) -> None:
     """GET /api/version"""
-    await exchange.json({"version": API_VERSION, "oxillama": VERSION})
+    await exchange.json({"version": API_VERSION, "oxillama": __version__})
 
 
 async def tags(exchange: Exchange) -> None:
@@ -95,11 +92,11 @@ async def show(exchange: Exchange) -> None:
     """POST /api/show"""
     values = await exchange.fields(SHOW)
     models = exchange.service.models
-    name = served_name(models, values.get("model") or values.get("name") or "")
+    name = served_name(models, read_name(values))
     model = models.find(name).model
     if model.engine is None and model.path is None:
         await models.use(name)
-    verbose = values.get("verbose", False)
+    verbose = read_verbose(values)
     with models.find(name).in_use():
         try:
             form = exchange.service.config.tool_format
@@ -108,6 +105,11 @@ async def show(exchange: Exchange) -> None:
             text = f"the file of the model {model.id} can't be read"
             raise ApiError(503, "engine_failed", text, headers={"Retry-After": "60"}) from None
     await exchange.answer(body, "application/json")
+
+
+def read_verbose(values: Values) -> bool:
+    """Reads whether long lists are wanted, too."""
+    return bool(values.get("verbose"))
 
 
 def shown(model: ServedModel, template: str | None, verbose: bool, tool_format: str | None = None) -> Body:
@@ -162,7 +164,7 @@ def modelfile(model: ServedModel, path: str | None, template: str, parameters: l
 async def refused(exchange: Exchange, record: Record, what: str) -> None:
     """Raises ApiError: 403 for clients without an administrator's key where there are keys, 501 for all others."""
     values = await exchange.fields(record)
-    name = values.get("model") or values.get("name") or ""
+    name = read_name(values)
     known = name and name in {tagged(one) for one in exchange.service.models.names()} | {
         *exchange.service.models.names()
     }

@@ -30,6 +30,7 @@ from oxillama.server.translate import (
     of_items,
     read_chat_tools,
     renamed,
+    schema_format,
     sealed,
     tool_names,
 )  # fmt: skip
@@ -54,6 +55,7 @@ _SAME = (
     "model", "stream", "top_logprobs", "parallel_tool_calls", "instructions", "include", "text", "reasoning", "input",
     "metadata", "tools", "tool_choice", "max_output_tokens",
 )  # fmt: skip
+_SAMPLING = ("temperature", "top_p")  # what a response says of the settings that it was drawn with
 
 
 async def responses(exchange: Exchange) -> None:
@@ -69,7 +71,7 @@ def read_response(values: Values, exchange: Exchange, chosen: Chosen) -> Generat
 async def input_tokens(exchange: Exchange) -> None:
     """POST /v1/responses/input_tokens"""
     values = await exchange.fields(INPUT_TOKENS)
-    chosen = await exchange.service.models.use(values.get("model"))
+    chosen = await exchange.read_model(values)
     count = await count_tokens(exchange, lambda: read_as_chat(values, exchange.reading), chosen)
     await exchange.json({"object": "response.input_tokens", "input_tokens": count})
 
@@ -106,9 +108,7 @@ def read_as_chat(values: Values, reading: Reading) -> Translated:
     if "effort" in values.get("reasoning", {}):
         chat["reasoning_effort"] = values["reasoning"]["effort"]
     form = values.get("text", {}).get("format", {"type": "text"})
-    chat["response_format"] = {"type": form["type"]}
-    if form["type"] == "json_schema":
-        chat["response_format"]["json_schema"] = {"schema": form["schema"]}
+    chat["response_format"] = schema_format(form["schema"]) if "schema" in form else {"type": form["type"]}
     if LOGPROBS in values.get("include", ()):
         chat["logprobs"] = True
     if values.get("top_logprobs"):
@@ -122,15 +122,14 @@ def read_as_chat(values: Values, reading: Reading) -> Translated:
 
 @dataclass(frozen=True)
 class Repeated:
-    """The fields of a request that its response repeats. temperature, top_p: None of a request that names none."""
+    """The fields of a request that its response repeats. sampling: those of `_SAMPLING` that it names."""
 
     instructions: str | None
     max_output_tokens: int | None
     metadata: Mapping[str, str]
     parallel_tool_calls: bool
     reasoning: Item
-    temperature: float | None
-    top_p: float | None
+    sampling: Mapping[str, float]
     text: Item
     tool_choice: str | Item
     tools: list[Tool]
@@ -146,8 +145,7 @@ def read_repeated(values: Values) -> Repeated:
         metadata=values.get("metadata", {}),
         parallel_tool_calls=values.get("parallel_tool_calls", True),
         reasoning=values.get("reasoning") or {"effort": None, "summary": None},
-        temperature=values.get("temperature"),
-        top_p=values.get("top_p"),
+        sampling={name: values[name] for name in _SAMPLING if name in values},
         text={"format": {"type": "text"}, **values.get("text", {})},
         tool_choice=values.get("tool_choice", "auto"),
         tools=values.get("tools", []),
@@ -316,8 +314,8 @@ class ResponseDialect:
             "model": run.spec.chosen.name, "output": copied(self.output), "output_text": "".join(texts),
             "parallel_tool_calls": asked.parallel_tool_calls, "previous_response_id": None,
             "reasoning": asked.reasoning, "store": False,
-            "temperature": config.temperature if asked.temperature is None else asked.temperature,
-            "top_p": config.top_p if asked.top_p is None else asked.top_p, "text": asked.text, "background": False,
+            **{name: asked.sampling.get(name, getattr(config, name)) for name in _SAMPLING},
+            "text": asked.text, "background": False,
             "tool_choice": asked.tool_choice, "tools": asked.tools, "top_logprobs": asked.top_logprobs,
             "truncation": "disabled", "usage": response_usage(run, self.choices) if ended else None,
         }  # fmt: skip

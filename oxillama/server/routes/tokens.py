@@ -18,21 +18,27 @@ __all__ = ["detokenize", "tokenize", "tokenizer_info"]
 async def tokenize(exchange: Exchange) -> None:
     """POST /tokenize"""
     values = await exchange.fields(TOKENIZE)
-    chosen = await exchange.service.models.use(values.get("model"))
-    if ("prompt" in values) == ("messages" in values):
-        raise bad_value("prompt", "prompt or messages must be given, and not both", "missing_parameter")
+    chosen = await exchange.read_model(values)
+    shows = read_shown(values)
     engine = chosen.model.ready.engine
 
     def make() -> Body:
         ids = read_ids(values, exchange, chosen)
         found: Body = {"count": len(ids), "max_model_len": engine.context.factory.room, "tokens": ids}
-        if values.get("return_token_strs"):
+        if shows:
             found["token_strs"] = [engine.tokenizer.id_to_token(token) for token in ids]
         return found
 
     with chosen.in_use():
         found = await exchange.elsewhere(lambda: engine_errors(make, chosen))
     await exchange.answer(await exchange.written(lambda: found), "application/json")
+
+
+def read_shown(values: Values) -> bool:
+    """Reads whether the tokens' texts are wanted. Raises ApiError unless there is a prompt, or messages."""
+    if ("prompt" in values) == ("messages" in values):
+        raise bad_value("prompt", "prompt or messages must be given, and not both", "missing_parameter")
+    return bool(values.get("return_token_strs"))
 
 
 def read_ids(values: Values, exchange: Exchange, chosen: Chosen) -> list[int]:
@@ -54,14 +60,14 @@ def read_ids(values: Values, exchange: Exchange, chosen: Chosen) -> list[int]:
 async def detokenize(exchange: Exchange) -> None:
     """POST /detokenize"""
     values = await exchange.fields(DETOKENIZE)
-    chosen = await exchange.service.models.use(values.get("model"))
+    chosen = await exchange.read_model(values)
     engine = chosen.model.ready.engine
 
-    def make() -> str:
+    def read_text() -> str:
         return engine.tokenizer.decode(check_tokens("tokens", values["tokens"], engine.tokenizer.n_vocab))
 
     with chosen.in_use():
-        text = await exchange.elsewhere(lambda: engine_errors(make, chosen))
+        text = await exchange.elsewhere(lambda: engine_errors(read_text, chosen))
     await exchange.answer(await exchange.written(lambda: {"prompt": text}), "application/json")
 
 

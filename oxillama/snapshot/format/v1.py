@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+Byte = int  # of 0 to 255, written as it is
 
 WIDTHS = {251: 2, 252: 4, 253: 8}
 _F32 = struct.Struct("<f")
@@ -187,7 +188,7 @@ class SsmV1:
 
 @dataclass
 class SamplerV1:
-    """Settings and state of a sampler. seed: None for a random one. mirostat_mode: 0 or 2."""
+    """Settings and state of a sampler, in the order of the file. seed: None for a random one. mirostat_mode: 0 or 2."""
 
     rng_state: int
     mirostat_mu: float
@@ -198,31 +199,29 @@ class SamplerV1:
     repetition_penalty: float
     repetition_penalty_window: int
     seed: int | None
-    mirostat_mode: int
+    mirostat_mode: Byte
     mirostat_tau: float
     mirostat_eta: float
 
     @classmethod
     def read(cls, d: Decoder) -> SamplerV1:
-        return cls(
-            d.uint("rng_state"), d.float("mirostat_mu"), d.float("temperature"), d.uint("top_k"), d.float("top_p"),
-            d.float("min_p"), d.float("repetition_penalty"), d.uint("repetition_penalty_window"),
-            d.option("seed", lambda: d.uint("seed")), d.raw("mirostat_mode", 1)[0], d.float("mirostat_tau"),
-            d.float("mirostat_eta"),
-        )  # fmt: skip
+        readers: dict[Any, Callable[[str], Any]] = {
+            "int": d.uint,
+            "float": d.float,
+            "Byte": lambda name: d.raw(name, 1)[0],
+            "int | None": lambda name: d.option(name, lambda: d.uint(name)),
+        }
+        return cls(**{one.name: readers[one.type](one.name) for one in fields(cls)})
 
     def write(self, e: Encoder) -> None:
-        e.uint(self.rng_state)
-        e.float(self.mirostat_mu)
-        e.float(self.temperature)
-        e.uint(self.top_k)
-        for number in (self.top_p, self.min_p, self.repetition_penalty):
-            e.float(number)
-        e.uint(self.repetition_penalty_window)
-        e.option(self.seed, e.uint)
-        e.raw(bytes([self.mirostat_mode]))
-        e.float(self.mirostat_tau)
-        e.float(self.mirostat_eta)
+        writers: dict[Any, Callable[[Any], None]] = {
+            "int": e.uint,
+            "float": e.float,
+            "Byte": lambda value: e.raw(bytes([value])),
+            "int | None": lambda value: e.option(value, e.uint),
+        }
+        for one in fields(self):
+            writers[one.type](getattr(self, one.name))
 
 
 @dataclass

@@ -117,7 +117,7 @@ def refused(error):
 def made(path, values, reading):
     """What the handler of a path makes of its fields; what it left out can stand in a header."""
     exchange = SimpleNamespace(
-        service=service(), key=ANYONE, tally=UsageRecord(), warnings=[], reading=reading, is_admin=False
+        service=service(), key=ANYONE, usage=UsageRecord(), warnings=[], reading=reading, is_admin=False
     )
     if path.startswith("/api/"):
         return of_ollama(path, values, exchange)
@@ -148,7 +148,7 @@ def of_ollama(path, values, exchange):
         return "read"
     models = exchange.service.models
     chosen = models.find(served_name(models, values.get("model", "")))
-    ollama.residing(exchange, chosen.model, values)
+    ollama.read_stay(exchange, chosen.model, values)
     if path == "/api/embed":
         engine, given = chosen.model.ready.engine, values.get("input", "")
         for text in [given] if isinstance(given, str) else given:

@@ -75,19 +75,19 @@ def follow(rules, seed, n_steps=7):
         chart = naive.step(chart, token, TEXTS[token] if token != 2 else None)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(grammars(), st.integers(0, 1000))
 def test_masks_of_random_grammars(rules, seed):
     follow(rules, seed)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(grammars(tokens=True), st.integers(0, 1000))
 def test_masks_of_random_grammars_with_tokens(rules, seed):
     follow(rules, seed)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(grammars(tokens=True), st.integers(0, 1000))
 def test_going_back_forking_and_saving_are_exact(rules, seed):
     """A random walk with steps back, forks and states that went through a file; each mask is Earley's."""
@@ -170,7 +170,7 @@ def walk(masks, stacks, tokens):
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(grammars(), st.integers(0, 1000))
 def test_cold_warm_and_evicted_caches_give_equal_masks(rules, seed):
     if not Naive(rules).matches_something:
@@ -195,7 +195,7 @@ def test_cold_warm_and_evicted_caches_give_equal_masks(rules, seed):
     assert walk(Masks(small, vocabulary, limit=0), small, tokens) == truth
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(grammars(), st.integers(0, 1000))
 def test_compaction_keeps_what_states_need(rules, seed):
     if not Naive(rules).matches_something:

@@ -90,7 +90,7 @@ def follow(rules, text, seed):
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(SEQUENCES, min_size=1, max_size=2), st.booleans(), st.integers(0, 1000))
 @example([[(expression(("a-z", False)), (0, None, "*"))]], True, 0)
 @example([[(expression(("a-f0-9", False)), (1, None, "+")), (expression(("a", True)), (0, None, "*"))]], True, 1)

@@ -96,7 +96,7 @@ def test_numbers_that_may_not_be_generated(schema, texts):
         assert not narrow.accepts(text), text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(-(10**21), 10**21) | st.integers(-999, 999), st.integers(0, 10**6), st.booleans())
 def test_integers_between_bounds(low, span, is_open):
     high = low + span + 2 * is_open
@@ -108,7 +108,7 @@ def test_integers_between_bounds(low, span, is_open):
         assert not narrow.accepts(f"{value}.0")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 60) | st.sampled_from([512, 1000, 3600, 10**6]), st.integers(0, 10**12 - 1))
 def test_multiples(step, times):
     """Of up to 18 digits: remainders and the bounds of 64 bits together would take too many states."""
@@ -135,7 +135,7 @@ def test_numbers_that_a_large_divisor_must_not_divide():
 
 
 @pytest.mark.long
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(-4000, 4000), st.integers(0, 60_000), st.sampled_from([997, 1001, 3999]), st.booleans())
 def test_multiples_between_bounds_are_those_that_there_are(low, width, step, is_open):
     below, above = ("exclusiveMinimum", "exclusiveMaximum") if is_open else ("minimum", "maximum")
@@ -151,7 +151,6 @@ def test_multiples_between_bounds_are_those_that_there_are(low, width, step, is_
         assert not narrow.accepts(f"{value}.0")
 
 
-@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1e6, 1e6) | st.floats(width=32))
 def test_all_floats_of_32_bits_but_the_greatest_may_be_generated(value):
     assume(math.isfinite(value))
@@ -163,7 +162,7 @@ BOUND = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0,
 WINDOW = range(-37, 38)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(BOUND, BOUND | st.none(), st.booleans(), st.integers(0, 999))
 def test_digits_and_exponents_are_few_where_bounds_leave_room(one, other, is_open, seed):
     """Every interval of floats has numbers of 17 digits in it, unless it is empty."""

@@ -73,7 +73,7 @@ def orders(value):
     return [value]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=12))
 def test_instances_are_accepted_exactly_if_they_are_valid(schema, values):
     try:

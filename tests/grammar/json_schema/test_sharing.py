@@ -109,7 +109,7 @@ _PARTS = st.recursive(_LEAVES, lambda inner: st.lists(inner, max_size=3) | st.di
 
 
 @given(st.dictionaries(_NAMES, _PARTS, max_size=4), _PARTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_objects_are_one_exactly_where_their_contents_are_equal(schema, part):
     schema = {**schema, "allOf": [part, json.loads(json.dumps(part))]}
     before = json.dumps(schema)
