@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["Body", "Rows", "as_json", "in_pieces", "pieces_of", "written"]
+__all__ = ["Body", "Rows", "as_json", "in_parts", "in_pieces", "pieces_of", "written", "written_parts"]
 
 PIECE = 1 << 14  # values or characters that are written at a time, while no other thread runs
 MOST_MEMBERS = 64  # of an object that is written at a time, if its values are short
@@ -49,6 +49,27 @@ def in_pieces(value: Any) -> str:
 def written(value: Any) -> bytes:
     """A value as JSON: the bytes that `json.dumps` gives. For a thread of its own."""
     return b"".join(text.encode() for text in pieces_of(value))
+
+
+def written_parts(value: Any, size: int) -> list[bytes]:
+    """`written` of a large value, in parts of so many bytes: in one, copying it would hold all threads up."""
+    return in_parts((text.encode() for text in pieces_of(value)), size)
+
+
+def in_parts(pieces: Iterable[bytes], size: int) -> list[bytes]:
+    """Bytes in parts of this size, of which the last may be smaller."""
+    parts, rest, n = [], [b""], 0
+    for piece in pieces:
+        rest.append(piece)
+        n += len(piece)
+        if n >= size:
+            whole = b"".join(rest)
+            end = n - n % size
+            parts += [whole[i : i + size] for i in range(0, end, size)]
+            rest, n = [whole[end:]], n - end
+    if n or not parts:
+        parts.append(b"".join(rest))
+    return parts
 
 
 def pieces_of(value: Any) -> Iterator[str]:
