@@ -1,61 +1,55 @@
 """Freeing of large values in pieces, between which other threads run.
 
 Python frees an object with all that it alone refers to in one go, during which no other thread runs: a value of a
-hundred thousand lists takes tens of milliseconds. Here a list of all its parts is made first, which keeps each of them
-alive, so that each is freed by itself.
+hundred thousand lists takes tens of milliseconds. So a list of all its parts is made first, which keeps each of them
+alive, and each is freed by itself.
 """
 
-import gc
-from collections.abc import Iterable
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-__all__ = ["MANY", "free", "parts_within"]
+__all__ = ["MANY", "empty", "free", "parts_within"]
 
 MANY = 1 << 12  # entries of one list or dict that are freed together
 PIECE = 256  # parts that are freed together
-_CONTAINERS = frozenset((dict, list, tuple, set, frozenset))
 
 
-def parts_within(roots: Iterable[Any], kinds: Iterable[type] = (), package: str | None = None) -> list[Any]:
-    """The containers of Python within values, and other objects of `kinds`, each once, outer ones before inner ones.
-
-    Entries of large ones come in pieces of their own. package: objects of its classes are containers, too.
-    """
-    followed = _CONTAINERS | frozenset(kinds)
-    found: list[Any] = []
-    seen: set[int] = set()
-    todo: list[Any] = [list(roots)]
-    for one in todo:  # it grows meanwhile
-        found.append(one)
-        large = type(one) in _CONTAINERS and len(one) > MANY
-        for inner in _pieces(one) if large else (gc.get_referents(one),):
-            if large:
-                found.append(inner)
-            for x in inner:
-                kind = type(x)
-                if kind not in followed and (package is None or not _is_of(kind, package)):
-                    continue
-                if id(x) not in seen:
-                    seen.add(id(x))
-                    todo.append(x)
-    return found
+def parts_within(value: Any) -> list[Any]:
+    """The lists and dicts of a JSON value, outer ones before inner ones; entries of large ones come in pieces of their
+    own."""
+    found = [value]
+    parts: list[Any] = []
+    for one in found:  # it grows meanwhile
+        parts.append(one)
+        if not isinstance(one, dict | list):
+            continue
+        if len(one) > MANY:
+            parts += _pieces(one)
+        found += [inner for inner in (one.values() if isinstance(one, dict) else one) if isinstance(inner, dict | list)]
+    return parts
 
 
-def _pieces(container: Any) -> Iterable[list[Any]]:
-    """The entries of a large container, some at a time: keys and values of a dict."""
-    for part in (container, container.values()) if type(container) is dict else (container,):
+def _pieces(container: dict[Any, Any] | list[Any]) -> Iterator[list[Any]]:
+    """The entries of a container, some at a time: keys and values of a dict."""
+    for part in (container, container.values()) if isinstance(container, dict) else (container,):
         entries = iter(part)
         while piece := list(islice(entries, MANY)):
             yield piece
 
 
-def _is_of(kind: type, package: str) -> bool:
-    return kind is not type and str(kind.__module__).startswith(package)
-
-
 def free(parts: list[Any]) -> None:
-    """Empties a list of `parts_within`, the outer ones first. Nothing else may refer to the values any more."""
+    """Empties a list, the first entries first. Where nothing else refers to a value, it is freed with its parts."""
     parts.reverse()
-    while parts:
-        del parts[-PIECE:]
+    empty(parts)
+
+
+def empty(*containers: list[Any] | dict[Any, Any]) -> None:
+    """Empties lists and dicts from their ends, a few entries at a time."""
+    for one in containers:
+        while one:
+            if isinstance(one, dict):
+                for _ in range(min(PIECE, len(one))):
+                    one.popitem()
+            else:
+                del one[-PIECE:]

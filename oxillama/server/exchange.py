@@ -130,7 +130,7 @@ class Exchange:
         parsed = parse_body(body, kind, self.reading)
         if len(body) <= LARGE_BODY:
             return record.read("", parsed, self.reading)
-        parts = parts_within([parsed])
+        parts = parts_within(parsed)
         try:
             values = record.read("", parsed, self.reading)
         except BaseException:
@@ -144,7 +144,8 @@ class Exchange:
     def hold(self, *values: Any) -> None:
         """Keeps the parts of large values until the exchange has ended: then another thread frees them, in pieces, where
         the event loop would do so at once. To be called in another thread, too."""
-        self._held += parts_within(values)
+        for value in values:
+            self._held += parts_within(value)
 
     def let_go(self) -> None:
         """Called when nothing of the request is needed any more."""

@@ -24,6 +24,7 @@ cdef enum:
     MAX_SIZE = 1 << 28
     RULE_SIZE = 4
     MAX_TOKEN = 1 << 30
+    MOST_KEPT = 1 << 15         # sequences of a set of characters that is looked for: hashing more takes milliseconds
 
 
 cdef class Rules:
@@ -128,13 +129,15 @@ cdef class Rules:
     def chars(self, tuple sequences not None):
         """Any of the sequences, each a tuple of (low, high) for one byte after the other; none matches nothing."""
         cdef Py_ssize_t start = self.pool.n
-        known = self._memo.get(sequences)
+        cdef bint kept = len(sequences) <= MOST_KEPT
+        known = self._memo.get(sequences) if kept else None
         if known is not None:
             return known
         self.budget.spend(len(sequences), TOO_MANY)
         self.put_sequences(sequences)
         expr = self.add(CHARS, start, len(sequences), 1 + len(sequences))
-        self._memo[sequences] = expr
+        if kept:
+            self._memo[sequences] = expr
         return expr
 
     def characters(self, tuple ascii not None, tuple beyond not None, bint escaped=False):
