@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from oxillama._util.json_tree import untracked
+
 __all__ = ["MANY", "empty", "free", "parts_within"]
 
 MANY = 1 << 12  # entries of one list or dict that are freed together
-PIECE = 256  # parts that are freed together
+PIECE = 256  # entries of a dict or list that is emptied, which are freed together
+FEW = 8  # of parts, each of which may have many entries
 
 
 def parts_within(value: Any) -> list[Any]:
@@ -34,14 +37,15 @@ def _pieces(container: dict[Any, Any] | list[Any]) -> Iterator[list[Any]]:
     """The entries of a container, some at a time: keys and values of a dict."""
     for part in (container, container.values()) if isinstance(container, dict) else (container,):
         entries = iter(part)
-        while piece := list(islice(entries, MANY)):
+        while piece := untracked(list(islice(entries, MANY))):
             yield piece
 
 
 def free(parts: list[Any]) -> None:
     """Empties a list, the first entries first. Where nothing else refers to a value, it is freed with its parts."""
     parts.reverse()
-    empty(parts)
+    while parts:
+        del parts[-FEW:]
 
 
 def empty(*containers: list[Any] | dict[Any, Any]) -> None:

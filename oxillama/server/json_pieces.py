@@ -8,7 +8,8 @@ from typing import Any
 
 __all__ = ["Body", "Rows", "as_json", "in_parts", "in_pieces", "pieces_of", "written", "written_parts"]
 
-PIECE = 1 << 14  # values or characters that are written at a time, while no other thread runs
+PIECE = 1 << 14  # characters that are written at a time, while no other thread runs
+NUMBERS = 1 << 11  # the same of numbers
 MOST_MEMBERS = 64  # of an object that is written at a time, if its values are short
 SHORT = 1 << 10  # characters
 Body = dict[str, Any]  # an object of an answer
@@ -105,8 +106,8 @@ def _listed(values: Any) -> Iterator[str]:
 def _plain(values: Sequence[Any]) -> Iterator[str]:
     """A list of numbers, many at a time."""
     yield "["
-    for start in range(0, len(values), PIECE):
-        yield ("," if start else "") + as_json(values[start : start + PIECE])[1:-1]
+    for start in range(0, len(values), NUMBERS):
+        yield ("," if start else "") + as_json(values[start : start + NUMBERS])[1:-1]
     yield "]"
 
 

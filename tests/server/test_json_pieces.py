@@ -21,6 +21,7 @@ VALUES = st.recursive(
 def test_the_bytes_of_json(value):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_pieces, "PIECE", 3)
+        patch.setattr(json_pieces, "NUMBERS", 3)
         patch.setattr(json_pieces, "SHORT", 2)
         patch.setattr(json_pieces, "MOST_MEMBERS", 2)
         try:
