@@ -42,8 +42,8 @@ __all__ = [
 RuleSet = Rules
 Vocabulary = TokenTrie
 
-T = TypeVar("T")
 Range = tuple[int, int]
+T = TypeVar("T", str, Range)
 Sequence = tuple[Range, ...]
 
 MAX_CHAR = 0x10FFFF
@@ -71,7 +71,7 @@ def character_ranges(ranges: tuple[Range, ...], negated: bool = False) -> tuple[
 def in_order(items: Iterable[T]) -> Iterable[T]:
     """Items sorted, some at a time: other threads have their turns."""
     rest, parts = iter(items), []
-    while part := sorted(islice(rest, SORTED)):  # type: ignore[type-var]
+    while part := sorted(islice(rest, SORTED)):
         parts.append(part)
     return parts[0] if len(parts) == 1 else merge(*parts)
 

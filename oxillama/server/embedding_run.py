@@ -57,9 +57,7 @@ def check_size(name: str, n_characters: int, exchange: Exchange) -> None:
         raise bad_value(name, f"{text} (--max-body): send fewer at a time")
 
 
-async def computed(
-    exchange: Exchange, chosen: Chosen, make: Callable[[], EmbeddingBatch], shape: Shape
-) -> Answer:
+async def computed(exchange: Exchange, chosen: Chosen, make: Callable[[], EmbeddingBatch], shape: Shape) -> Answer:
     """Computes results, and returns what `shape` makes of them and the number of tokens; both run in other threads.
 
     Raises ApiError for what the engine refuses, and when its time is over.

@@ -142,8 +142,8 @@ class Exchange:
         return values
 
     def hold(self, *values: Any) -> None:
-        """Keeps the parts of large values until the exchange has ended: then another thread frees them, in pieces, where
-        the event loop would do so at once. To be called in another thread, too."""
+        """Keeps the parts of large values until the exchange has ended: then another thread frees them, in pieces,
+        where the event loop would do so at once. To be called in another thread, too."""
         for value in values:
             self._held += parts_within(value)
 

@@ -74,6 +74,8 @@ cdef class LeftRecursion:
                     continue
                 path.append(first)
                 while path:
+                    turn(n_seen)
+                    n_seen += 1
                     rule = path[len(path) - 1]
                     if index.at[rule] < 0:
                         index.at[rule] = low.at[rule] = count

@@ -331,6 +331,8 @@ cdef class Nfa:
         lists = {}
         try:
             while stack:
+                turn(n_done)
+                n_done += 1
                 rule = stack[len(stack) - 1]
                 if r.body.at[rule] < 0:
                     raise GrammarError(f"the rule {r.names[rule]!r} is used but never defined")
@@ -345,8 +347,6 @@ cdef class Nfa:
                         turn(i)
                     continue
                 stack.pop()
-                turn(n_done)
-                n_done += 1
                 if self.inlined.at[rule] != -2:
                     continue
                 size = r.size.at[r.body.at[rule]]

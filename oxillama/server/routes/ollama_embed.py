@@ -83,9 +83,7 @@ async def embedded(exchange: Exchange, values: Values, name: str, texts: list[st
         return EmbeddingBatch(engine.context, ids, pooling, options, name=name.partition("[")[0])
 
     if texts:
-        body = await computed(
-            exchange, chosen, make, lambda vectors, n: shape(map(json_of, vectors), n, load)
-        )
+        body = await computed(exchange, chosen, make, lambda vectors, n: shape(map(json_of, vectors), n, load))
     else:
         body = shape([], 0, load)
     await exchange.answer(body, "application/json")
