@@ -1,15 +1,12 @@
 """Sampling settings: frozen dataclasses that check themselves."""
 
-import contextlib
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Literal, Self
 
 from oxillama._util.checks import MAX_CONTEXT, check_float, check_int, is_unicode
-from oxillama._util.json_values import loads_unique
+from oxillama._util.json_values import dumped, loads_unique
 from oxillama._util.settings import check_fields, setting, settings, settings_of
 from oxillama._util.text_files import without_mark
 from oxillama.errors import ConfigError
@@ -64,7 +61,7 @@ def _json_schema(name: str, value: Any) -> str:
             text = without_mark(value)
             value = loads_unique(text)
         else:
-            text = _dumped(value)
+            text = dumped(value, allow_nan=False)
             _check_keys(value)
     except RecursionError:
         raise ConfigError(f"{name} nests too deeply") from None
@@ -74,26 +71,6 @@ def _json_schema(name: str, value: Any) -> str:
     if not isinstance(value, Mapping | bool):
         raise ConfigError(f"{name} must be an object, true or false, not {text:.60}")
     return text
-
-
-def _dumped(value: Any) -> str:
-    """`json.dumps(value, allow_nan=False)`. Of a large schema its parts come one by one, while other threads run."""
-    encoder = json.JSONEncoder(allow_nan=False)
-    if _is_large(value):
-        with contextlib.suppress(RecursionError):  # which takes more of the stack than all at once
-            return "".join(encoder.iterencode(value))
-    return encoder.encode(value)
-
-
-def _is_large(value: Any) -> bool:
-    """Whether a value has more than LARGE parts."""
-    todo, n = [value], 0
-    while todo and n <= LARGE:
-        item = todo.pop()
-        if isinstance(item, Mapping | list | tuple):
-            n += len(item)
-            todo += islice(item.values() if isinstance(item, Mapping) else item, LARGE)
-    return n > LARGE
 
 
 def _check_keys(value: Any) -> None:
@@ -110,7 +87,6 @@ def _check_keys(value: Any) -> None:
             todo += item
 
 
-LARGE = 4096  # parts of a schema from which on it is written piece by piece
 MAX_SEED = (1 << 64) - 1
 MAX_TOKEN = (1 << 31) - 1  # ids are 32-bit integers in the files
 # Each token is looked at for each breaker, back to its whole length.

@@ -12,8 +12,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 cdef extern from "Python.h":
     object PyUnicode_FromKindAndData(int kind, const void *buffer, Py_ssize_t size)
+    void PyObject_GC_UnTrack(object)
 
-__all__ = ["JsonError", "JsonTooMuch", "JsonTree"]
+__all__ = ["JsonError", "JsonTooMuch", "JsonTree", "untracked"]
 
 cdef enum:
     TURN = 4096                 # parts, and four times as many bytes of strings, after which other threads have a turn
@@ -23,6 +24,7 @@ cdef enum:
     MOST_KEY = 64               # characters of keys that are kept to be used again
     MOST_KEYS = 1024            # of these
     UCS4 = 4
+    MANY = 1024                 # entries of a list which the collector of garbage would look at in vain
 
 
 class JsonError(ValueError):
@@ -37,6 +39,13 @@ class JsonTooMuch(ValueError):
     def __init__(self, message, field):
         super().__init__(message)
         self.field = field
+
+
+def untracked(list values not None):
+    """The list, at which the collector of garbage looks no more: for many values that can't lead back to it. A million
+    of them take it ten milliseconds, in which no thread runs."""
+    PyObject_GC_UnTrack(values)
+    return values
 
 
 cdef bint _yield_turn() noexcept nogil:
@@ -142,7 +151,9 @@ cdef class JsonTree:
 
     cdef object _list(self):
         cdef list found = []
+        cdef Py_ssize_t n_parts
         self._enter()
+        n_parts = self._n_parts
         self._at += 1
         self._skip()
         if self._here() != c']':
@@ -157,6 +168,8 @@ cdef class JsonTree:
                 self._fail("Expecting ',' delimiter", self._at)
         self._at += 1
         self._depth -= 1
+        if len(found) >= MANY and self._n_parts == n_parts:
+            PyObject_GC_UnTrack(found)
         return found
 
     cdef object _object(self):

@@ -3,16 +3,19 @@
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
+from itertools import islice
 from typing import Any
 
 from oxillama._util.json_tree import JsonError, JsonTooMuch, JsonTree
 
-__all__ = ["LARGE", "fields_as_json", "json_value", "large_json", "loads_unique", "unique_keys"]
+__all__ = ["LARGE", "dumped", "fields_as_json", "json_value", "large_json", "loads_unique", "unique_keys"]
 
 LARGE = 1 << 16  # characters of JSON text from which on other threads run while it is read
 MOST = 1 << 62
 DEPTH = 900  # of a large text
+MANY = 4096  # parts of a value from which on it is written piece by piece
 
 
 def json_value(value: Any) -> Any:
@@ -39,6 +42,26 @@ def json_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [json_value(item) for item in value]
     raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def dumped(value: Any, **options: Any) -> str:
+    """`json.dumps(value, **options)`. Of a large value its parts come one by one, while other threads run."""
+    encoder = json.JSONEncoder(**options)
+    if _is_large(value):
+        with suppress(RecursionError):  # which takes more of the stack than all at once
+            return "".join(encoder.iterencode(value))
+    return encoder.encode(value)
+
+
+def _is_large(value: Any) -> bool:
+    """Whether a value has more than MANY parts."""
+    todo, n = [value], 0
+    while todo and n <= MANY:
+        item = todo.pop()
+        if isinstance(item, Mapping | list | tuple):
+            n += len(item)
+            todo += islice(item.values() if isinstance(item, Mapping) else item, MANY)
+    return n > MANY
 
 
 def fields_as_json(result: Any, *without: str) -> dict[str, Any]:

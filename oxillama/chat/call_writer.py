@@ -1,9 +1,9 @@
 """Writer of calls: the text with which a model that keeps a format calls tools."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from oxillama._util.json_values import dumped
 from oxillama.chat.calls import read_json
 from oxillama.chat.layout import Layout
 from oxillama.chat.patterns import Hole, Pattern
@@ -121,7 +121,7 @@ class _Writer:
 
 
 def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return dumped(value, ensure_ascii=False)
 
 
 def _braces(value: Any, quote: str) -> str:

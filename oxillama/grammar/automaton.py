@@ -14,7 +14,11 @@ that are used several times are copied out. Small rules that can't lead back to 
 that call them, so that a text like a JSON string is followed by one automaton without a stack.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
+from heapq import merge
+from itertools import islice
+from typing import TypeVar
 
 from oxillama.grammar.automata.automaton import Automaton, NoTextError
 from oxillama.grammar.automata.budget import Budget
@@ -31,6 +35,7 @@ __all__ = [
     "Sequence",
     "Vocabulary",
     "character_ranges",
+    "in_order",
     "utf8_sequences",
 ]
 
@@ -38,9 +43,11 @@ RuleSet = Rules
 Vocabulary = TokenTrie
 
 Range = tuple[int, int]
+T = TypeVar("T", str, Range)
 Sequence = tuple[Range, ...]
 
 MAX_CHAR = 0x10FFFF
+SORTED = 1 << 12  # items that are sorted at once
 SURROGATES = (0xD800, 0xDFFF)
 # Code points of one to four bytes, by the last of each (RFC 3629).
 _LAST = (0x7F, 0x7FF, 0xFFFF, MAX_CHAR)
@@ -49,7 +56,7 @@ _LAST = (0x7F, 0x7FF, 0xFFFF, MAX_CHAR)
 def character_ranges(ranges: tuple[Range, ...], negated: bool = False) -> tuple[Range, ...]:
     """Sorted, merged ranges of code points without surrogates; `negated`: all other characters."""
     joined: list[Range] = []
-    for low, high in sorted((*ranges, SURROGATES) if negated else ranges):
+    for low, high in in_order((*ranges, SURROGATES) if negated else ranges):
         if joined and low <= joined[-1][1] + 1:
             joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
         else:
@@ -59,6 +66,14 @@ def character_ranges(ranges: tuple[Range, ...], negated: bool = False) -> tuple[
     starts = [0, *(high + 1 for _, high in joined)]
     ends = [*(low - 1 for low, _ in joined), MAX_CHAR]
     return tuple((low, high) for low, high in zip(starts, ends, strict=True) if low <= high)
+
+
+def in_order(items: Iterable[T]) -> Iterable[T]:
+    """Items sorted, some at a time: other threads have their turns."""
+    rest, parts = iter(items), []
+    while part := sorted(islice(rest, SORTED)):
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else merge(*parts)
 
 
 def _without_surrogates(ranges: list[Range]) -> tuple[Range, ...]:
@@ -74,9 +89,12 @@ def _without_surrogates(ranges: list[Range]) -> tuple[Range, ...]:
     return tuple(out)
 
 
-@lru_cache(maxsize=256)
 def utf8_sequences(ranges: tuple[Range, ...], negated: bool = False) -> tuple[Sequence, ...]:
     """UTF-8 of a set of code points as sequences of byte ranges; `negated`: of all other characters."""
+    return (_kept_sequences if len(ranges) <= SORTED else _utf8_sequences)(ranges, negated)
+
+
+def _utf8_sequences(ranges: tuple[Range, ...], negated: bool) -> tuple[Sequence, ...]:
     found: list[Sequence] = []
     for low, high in character_ranges(ranges, negated):
         for last in _LAST:
@@ -84,6 +102,9 @@ def utf8_sequences(ranges: tuple[Range, ...], negated: bool = False) -> tuple[Se
                 found += _sequences(chr(low).encode(), chr(min(high, last)).encode())
                 low = last + 1
     return tuple(found)
+
+
+_kept_sequences = lru_cache(maxsize=256)(_utf8_sequences)
 
 
 def _sequences(low: bytes, high: bytes) -> list[Sequence]:

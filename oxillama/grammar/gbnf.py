@@ -15,6 +15,7 @@ class, a range or a count that runs backwards, half of a surrogate pair.
 """
 
 import re
+from array import array
 from collections.abc import Callable
 
 from oxillama._util.text_files import without_mark
@@ -25,13 +26,14 @@ __all__ = ["parse_gbnf"]
 
 TokenId = Callable[[str], int | None]
 
-# Possessive: nothing is remembered of what they have passed.
-_BLANK = re.compile(r"(?:[ \t]+|#[^\r\n]*)*+")
-_SPACE = re.compile(r"(?:[ \t\r\n]+|#[^\r\n]*)*+")
+# Possessive: nothing is remembered of what they have passed. Those with a count are for `end_of`: other threads have
+# their turns after a thousand comments or escapes.
+_BLANK = re.compile(r"(?:[ \t]++|#[^\r\n]*+){1,1000}+")
+_SPACE = re.compile(r"(?:[ \t\r\n]++|#[^\r\n]*+){1,1000}+")
 _BEGIN_SPACE = frozenset(" \t\r\n#")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
-_LITERAL = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
-_CLASS = re.compile(r"\[(\^?)([^\]\\]*(?:\\.[^\]\\]*)*)\]", re.DOTALL)
+_LITERAL = re.compile(r'(?:[^"\\]++|\\.){1,1000}+', re.DOTALL)
+_CLASS = re.compile(r"(?:[^\]\\]++|\\.){1,1000}+", re.DOTALL)
 _CHAR = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([trn\\\"\[\]-]))|([^\\])", re.DOTALL)
 _COUNT = re.compile(r"\{[ \t]*(\d*)[ \t]*(?:(,)[ \t]*(\d*)[ \t]*)?\}")
 _TOKEN = re.compile(r"(!?)(?:<\[(\d+)\]>|(<[^>\r\n]*>))")
@@ -80,7 +82,13 @@ class _Parser:
 
     def skip(self, space: re.Pattern[str]) -> None:
         if self.text[self.at : self.at + 1] in _BEGIN_SPACE:
-            self.at = space.match(self.text, self.at).end()  # type: ignore[union-attr]  # it may be empty, not absent
+            self.at = self.end_of(space, self.at)
+
+    def end_of(self, part: re.Pattern[str], at: int) -> int:
+        """The place behind all parts of a kind that follow each other from a place on."""
+        while found := part.match(self.text, at):
+            at = found.end()
+        return at
 
     def rule_id(self, name: str) -> int:
         if name not in self.ids:
@@ -119,34 +127,36 @@ class _Parser:
             raise self.error("expected an item, | or the end of the line")
 
     def parse_body(self) -> int:
-        """Alternatives up to the end of the rule. Groups are kept in a list: they may nest to any depth."""
-        groups: list[tuple[list[int], list[int], int]] = []  # alternatives and items around each open group, its place
-        choices: list[int] = []
-        items: list[int] = []
+        """Alternatives up to the end of the rule. Groups are kept in arrays: they may nest to any depth, and the
+        collector of garbage has nothing to look at."""
+        groups = array("q")  # of each open group: where those around it have their alternatives and items, its place
+        choices, items = array("i"), array("i")  # of all groups that are open, one behind the other
+        choice = item = 0  # where those of the innermost one begin
         while self.at < len(self.text):
             self.budget.spend(2, self.name)
             c = self.text[self.at]
             if c == "(":
-                groups.append((choices, items, self.at))
-                choices, items = [], []
-            elif c == "|":
-                choices.append(self.rules.seq(items))
-                items = []
-            elif c == ")" and groups:
-                choices.append(self.rules.seq(items))
-                group = self.rules.alt(choices)
-                choices, items, _ = groups.pop()
-                items.append(group)
-            elif not self.parse_item(c, items):
+                groups.extend((choice, item, self.at))
+                choice, item = len(choices), len(items)
+            elif c == "|" or (c == ")" and groups):
+                choices.append(self.rules.seq(items[item:]))
+                del items[item:]
+                if c == ")":
+                    items.append(self.rules.alt(choices[choice:]))
+                    del choices[choice:]
+                    choice, item = groups[-3], groups[-2]
+                    del groups[-3:]
+            elif not self.parse_item(c, items, item):
                 break
             self.at += c in "(|)"
             self.skip(_SPACE if groups or c == "|" else _BLANK)
         if groups:
-            raise self.error("this group is never closed: expected )", groups[-1][2])
-        return self.rules.alt([*choices, self.rules.seq(items)])
+            raise self.error("this group is never closed: expected )", groups[-1])
+        choices.append(self.rules.seq(items))
+        return self.rules.alt(choices)
 
-    def parse_item(self, c: str, items: list[int]) -> bool:
-        """One more item, or a repeat of the last one. False if there is neither."""
+    def parse_item(self, c: str, items: "array[int]", first: int) -> bool:
+        """One more item, or a repeat of the last one, if there is one from `first` on. False if there is neither."""
         if c == '"':
             items.append(self.parse_literal())
         elif c == "[":
@@ -157,7 +167,7 @@ class _Parser:
         elif c in "<!":
             items.append(self.parse_token())
         elif c in "*+?{":
-            self.parse_repeat(c, items)
+            self.parse_repeat(c, items, first)
         elif found := _NAME.match(self.text, self.at):
             self.used.setdefault(found.group(), self.at)
             items.append(self.rules.rule(self.rule_id(found.group())))
@@ -169,31 +179,33 @@ class _Parser:
     # ---- items
 
     def parse_literal(self) -> int:
-        found = _LITERAL.match(self.text, self.at)
-        if not found:
+        start, end = self.at + 1, self.end_of(_LITERAL, self.at + 1)
+        if not self.text.startswith('"', end):
             raise self.error('this string is never closed: expected "')
-        body = found.group(1)
+        body = self.text[start:end]
         if "\\" in body:
             self.budget.spend(2 * body.count("\\"), self.name)
-            body = self.unescaped(found.start(1), found.end(1))
+            body = self.unescaped(start, end)
         if surrogate := _SURROGATE.search(body):
             raise self.error(f"U+{ord(surrogate.group()):04X} is half of a surrogate pair: write the character itself")
-        self.at = found.end()
+        self.at = end + 1
         return self.rules.literal(body.encode())
 
     def parse_class(self) -> int:
-        found = _CLASS.match(self.text, self.at)
-        if not found:
+        negated = self.text.startswith("^", self.at + 1)
+        start = self.at + 1 + negated
+        end = self.end_of(_CLASS, start)
+        if not self.text.startswith("]", end):
             raise self.error("this class of characters is never closed: expected ]")
-        if found.group() not in self.classes:
-            self.budget.spend(CLASS_UNITS * (found.end() - found.start()), self.name)
-            ranges = self.parse_ranges(found.start(2), found.end(2))
+        source = self.text[self.at : end + 1]
+        if source not in self.classes:
+            self.budget.spend(CLASS_UNITS * len(source), self.name)
+            ranges = self.parse_ranges(start, end)
             if not ranges:
                 raise self.error("this class of characters is empty: write . for any character")
-            sequences = utf8_sequences(tuple(ranges), bool(found.group(1)))
-            self.classes[found.group()] = self.rules.chars(sequences)
-        self.at = found.end()
-        return self.classes[found.group()]
+            self.classes[source] = self.rules.chars(utf8_sequences(tuple(ranges), negated))
+        self.at = end + 1
+        return self.classes[source]
 
     def parse_ranges(self, start: int, end: int) -> list[Range]:
         found = self.characters(start, end)
@@ -266,8 +278,8 @@ class _Parser:
             raise self.error(f"the vocabulary has no token {name}")
         return token
 
-    def parse_repeat(self, c: str, items: list[int]) -> None:
-        if not items:
+    def parse_repeat(self, c: str, items: "array[int]", first: int) -> None:
+        if len(items) == first:
             raise self.error(f"there is nothing before {c} that it could repeat")
         if c == "{":
             least, most, end = self.parse_count()

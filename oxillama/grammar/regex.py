@@ -13,13 +13,14 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import MAX_CHAR, Range, character_ranges
 from oxillama.grammar.characters import category_ranges
 from oxillama.grammar.dialects import bracket_remedy, escape_remedy, group_remedy
 
-__all__ = ["ANY", "MAX_NFA", "Node", "parse_regex"]
+__all__ = ["ANY", "MAX_NFA", "Group", "Node", "parse_regex"]
 
 MAX_NFA = 20_000  # states of a pattern's automaton
 MAX_DEPTH = 100
@@ -87,15 +88,21 @@ class Node:
 EMPTY = Node("cat")
 
 
-def parse_regex(pattern: str) -> Node:
-    """The tree of a pattern. Raises GrammarError with the column of what is wrong or not supported."""
+def parse_regex(pattern: str, held: list[Any] | None = None) -> Node:
+    """The tree of a pattern. held: gets what is made of it, also if that ends in an error.
+
+    Raises GrammarError with the column of what is wrong or not supported.
+    """
     if not isinstance(pattern, str):
         raise GrammarError(f"a pattern must be a str, not {type(pattern).__name__}")
-    return _Parser(pattern).parse()
+    parser = _Parser(pattern)
+    if held is not None:
+        held.append(parser.groups)
+    return parser.parse()
 
 
 @dataclass(slots=True)
-class _Group:
+class Group:
     """An open group: its kind, its position, its alternatives so far, and the items of the last one."""
 
     kind: str = "group"
@@ -129,7 +136,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.groups = [_Group()]
+        self.groups = [Group()]
         self.last_class = ""
 
     def error(self, message: str, at: int | None = None) -> GrammarError:
@@ -198,7 +205,7 @@ class _Parser:
             self.at = found.end()
         if len(self.groups) > MAX_DEPTH:
             raise self.error(f"groups are nested deeper than {MAX_DEPTH}", start)
-        self.groups.append(_Group(kind, start))
+        self.groups.append(Group(kind, start))
 
     def close_group(self) -> None:
         if len(self.groups) == 1:
@@ -211,7 +218,7 @@ class _Parser:
             node = Node("alt", (node,))  # a group is one item of its parent
         self.groups[-1].items.append(node)
 
-    def parse_repeat(self, c: str, group: _Group) -> bool:
+    def parse_repeat(self, c: str, group: Group) -> bool:
         """Parses a quantifier. False for a brace that begins no count, which is an error."""
         least, most = {"+": (1, None), "?": (0, 1)}.get(c, (0, None))
         end = self.at + 1

@@ -5,11 +5,14 @@ states, and for every length.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from oxillama._util.collector import paused_collector
+from oxillama._util.freeing import empty, free
 from oxillama.errors import GrammarError
 from oxillama.grammar.automata.dfa import MAX_WORK, WORK_UNITS, Dfa, Part
 from oxillama.grammar.automaton import Budget, Range, RuleSet, utf8_sequences
-from oxillama.grammar.regex import ANY, EMPTY, Node, parse_regex
+from oxillama.grammar.regex import ANY, EMPTY, Group, Node, parse_regex
 
 __all__ = [
     "PROPERTY_UNITS",
@@ -26,6 +29,7 @@ __all__ = [
 Chars = Callable[[tuple[Range, ...]], int]
 
 
+LONG = 1 << 12  # characters of a pattern whose tree takes a while to be freed
 # Of the budget: for a character of a pattern, and for a property, such as \p{L}, which may be 700 ranges of them.
 PATTERN_UNITS, PROPERTY_UNITS = 6, 1500
 MANY_COPIES = 4096  # of ranges of characters
@@ -41,20 +45,59 @@ def pattern_units(pattern: str) -> int:
 def regex_rules(pattern: str, budget: int | None = None) -> tuple[RuleSet, int]:
     """Rules for the texts that a pattern matches from their first to their last character, and the root's id."""
     rules = RuleSet(budget=Budget(budget))
+    root = rules.new_rule("root")
+    if not isinstance(pattern, str) or len(pattern) < LONG:
+        _define_pattern(rules, root, pattern, [])
+        return rules, root
+    held: list[Any] = []
+    with paused_collector():  # which would look at hundreds of thousands of nodes again and again
+        fault = _fault_of_pattern(rules, root, pattern, held)
+        _free_trees(held)
+    if fault is not None:
+        raise fault
+    return rules, root
+
+
+def _free_trees(held: list[Any]) -> None:
+    """Empties a list of open groups and conditions, whose trees are freed node by node, the outer ones first."""
+    nodes: list[Node] = []
+    while held:
+        for one in held.pop():
+            if isinstance(one, Group):
+                nodes += (*one.items, *one.choices)
+                empty(one.items, one.choices)
+            else:
+                nodes.append(one.node)
+    for node in nodes:  # it grows meanwhile
+        nodes += node.parts
+    free(nodes)
+
+
+def _fault_of_pattern(rules: RuleSet, root: int, pattern: str, held: list[Any]) -> GrammarError | None:
+    """Defines a rule by a pattern. Returns why that can't be, without the frames that held its tree."""
+    try:
+        _define_pattern(rules, root, pattern, held)
+    except GrammarError as error:
+        error.__context__ = None
+        return error.with_traceback(None)
+    return None
+
+
+def _define_pattern(rules: RuleSet, root: int, pattern: str, held: list[Any]) -> None:
+    """Defines a rule by a pattern. held: gets the trees that are made."""
 
     def chars(ranges: tuple[Range, ...]) -> int:
         return rules.chars(utf8_sequences(ranges))
 
     if isinstance(pattern, str):
         rules.budget.spend(pattern_units(pattern), f"a pattern of {len(pattern)} characters")
-    parts = conditions(parse_regex(pattern), whole=True)
-    root = rules.new_rule("root")
+    parts = conditions(parse_regex(pattern, held), whole=True)
+    held.append(parts)
     try:
         plain = len(parts) == 1 and parts[0].node.is_plain
         rules.define(root, lower(rules, parts[0].node, chars) if plain else lower_parts(rules, parts, chars))
     except GrammarError as error:
         raise GrammarError(f"pattern {_short(pattern)}: {error}") from None
-    return rules, root
 
 
 def choices_rules(choices: Iterable[str], budget: int | None = None) -> tuple[RuleSet, int]:

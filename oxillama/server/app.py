@@ -88,6 +88,7 @@ class App:
             await self._answer(exchange, scope)
         finally:
             exchange.leave()
+            exchange.let_go()
             service.open.discard(exchange)
             service.forwarded.end(exchange.forwarded_as)
             service.metrics.in_flight -= 1

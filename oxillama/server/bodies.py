@@ -20,8 +20,8 @@ __all__ = ["LEAST_RATE", "MAX_DEPTH", "parse_body", "read_body", "unpacked"]
 LEAST_RATE = 1024  # bytes a second, once the time that every body has is over
 MAX_DEPTH = 320
 # Of one body. A conversation of as many messages as there may be, each with parts, has fewer.
-MAX_PARTS = 1 << 18
-MAX_KEYS = 1 << 19
+MAX_PARTS = 1 << 17
+MAX_KEYS = 1 << 18
 CHECKED = 1 << 16  # bytes or characters that are looked at together, while no other thread runs
 MAX_PLACE = 200  # characters of the place of a string
 _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair: whole ones are single characters

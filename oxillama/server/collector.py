@@ -10,7 +10,9 @@ __all__ = ["ServerCollector"]
 
 # Collections of the middle generation before a full one. A full collection looks at every object of the process, and no
 # thread runs meanwhile: with 10, as Python has it, one came within a single large request, and looked at all of it.
-FULL_AFTER = 50
+FULL_AFTER = 500
+FULL_WHEN_IDLE = 5  # of them, after which a full one comes between requests, when there is little to look at:
+IDLE = 10  # calls of `look` without requests, until what the last ones had is freed
 
 
 class ServerCollector:
@@ -24,6 +26,7 @@ class ServerCollector:
         self._models = models
         self._before = gc.get_threshold()
         self._was_frozen = False
+        self._n_idle = 0
         self._engines: set[int] = set()
 
     def begin(self) -> None:
@@ -31,8 +34,11 @@ class ServerCollector:
         self._before, self._was_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
         gc.set_threshold(*self._before[:2], max(FULL_AFTER, self._before[2]))
 
-    def look(self) -> None:
-        """Called now and then: takes note of models that were loaded, or left."""
+    def look(self, busy: bool = False) -> None:
+        """Called now and then: takes note of models that were loaded, or left. busy: there are requests."""
+        self._n_idle = 0 if busy else self._n_idle + 1
+        if self._n_idle >= IDLE and gc.get_count()[2] >= FULL_WHEN_IDLE:
+            gc.collect()
         if any(model.state == "loading" for model in self._models.all.values()):
             return
         engines = {id(model.engine) for model in self._models.all.values() if model.engine is not None}

@@ -21,6 +21,8 @@ __all__ = ["check_count", "check_size", "computed", "engine_errors"]
 SLICE = 512  # requests of one answer that are made and queued at a time: others' come between them
 
 T = TypeVar("T")
+Answer = bytes | list[bytes]
+Shape = Callable[[list[Any], int], Answer]
 
 
 def engine_errors(make: Callable[[], T], chosen: Chosen, rename: dict[str, str] | None = None) -> T:
@@ -55,9 +57,7 @@ def check_size(name: str, n_characters: int, exchange: Exchange) -> None:
         raise bad_value(name, f"{text} (--max-body): send fewer at a time")
 
 
-async def computed(
-    exchange: Exchange, chosen: Chosen, make: Callable[[], EmbeddingBatch], shape: Callable[[list[Any], int], bytes]
-) -> bytes:
+async def computed(exchange: Exchange, chosen: Chosen, make: Callable[[], EmbeddingBatch], shape: Shape) -> Answer:
     """Computes results, and returns what `shape` makes of them and the number of tokens; both run in other threads.
 
     Raises ApiError for what the engine refuses, and when its time is over.
@@ -73,11 +73,18 @@ async def computed(
                 usage.prompt_tokens = batch.n_tokens
                 async with asyncio.timeout(service.config.request_timeout):
                     await _compute(exchange, core, batch)
-                return await exchange.elsewhere(lambda: shape(batch.rows, usage.prompt_tokens))
+                return await exchange.elsewhere(partial(_shaped, exchange, batch, shape))
             except TimeoutError:
                 raise ApiError(504, "timeout", "the answer took longer than the server's --request-timeout") from None
             finally:
                 place.spend(usage.prompt_tokens)
+
+
+def _shaped(exchange: Exchange, batch: EmbeddingBatch, shape: Shape) -> Answer:
+    try:
+        return shape(batch.rows, exchange.usage.prompt_tokens)
+    finally:
+        exchange.hold(batch.rows)
 
 
 async def _compute(exchange: Exchange, core: EngineCore, batch: EmbeddingBatch) -> None:

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from oxillama._util.freeing import free, parts_within
 from oxillama.server.admission import Slot
 from oxillama.server.auth import ANYONE, Key, anyone, cors_headers
 from oxillama.server.bodies import parse_body, read_body, unpacked
 from oxillama.server.errors import ApiError, ClientGone, api_error
 from oxillama.server.field_types import Reading, Record, Values
 from oxillama.server.headers import encoded, listed
-from oxillama.server.json_pieces import as_json, written
+from oxillama.server.json_pieces import as_json, written_parts
 from oxillama.server.models import Chosen
 from oxillama.server.service import Service
 
@@ -87,6 +88,7 @@ class Exchange:
         self.reading = Reading(service.config.strict, service.config.lenient)
         self.task = asyncio.current_task()
         self._watcher: asyncio.Task[None] | None = None
+        self._held: list[Any] = []  # parts of large values
 
     @property
     def anthropic(self) -> bool:
@@ -105,9 +107,9 @@ class Exchange:
         from_page = "origin" in self.headers or "sec-fetch-site" in self.headers
         return "application/json" if self.ollama and not from_page else self.headers.get("content-type", "")
 
-    async def written(self, make: Callable[[], Any]) -> bytes:
-        """JSON of what make() gives, made in another thread, piece by piece."""
-        return await self.service.answering(lambda: written(make()))
+    async def written(self, make: Callable[[], Any]) -> list[bytes]:
+        """JSON of what make() gives, in parts, made in another thread, piece by piece."""
+        return await self.service.answering(lambda: written_parts(make(), PART))
 
     async def elsewhere(self, make: Callable[[], T]) -> T:
         """make(), in another thread, when it is its key's turn."""
@@ -133,7 +135,31 @@ class Exchange:
 
     def _read(self, record: Record, body: bytes, kind: str) -> dict[str, Any]:
         body = unpacked(body, self.headers, self.service.config)
-        return record.read("", parse_body(body, kind, self.reading), self.reading)
+        parsed = parse_body(body, kind, self.reading)
+        if len(body) <= LARGE_BODY:
+            return record.read("", parsed, self.reading)
+        parts = parts_within(parsed)
+        try:
+            values = record.read("", parsed, self.reading)
+        except BaseException:
+            self._held += parts  # which the frames of the error hold
+            raise
+        self.hold(values)
+        del parsed
+        free(parts)
+        return values
+
+    def hold(self, *values: Any) -> None:
+        """Keeps the parts of large values until the exchange has ended: then another thread frees them, in pieces,
+        where the event loop would do so at once. To be called in another thread, too."""
+        for value in values:
+            self._held += parts_within(value)
+
+    def let_go(self) -> None:
+        """Called when nothing of the request is needed any more."""
+        held, self._held = self._held, []
+        if held:
+            self.service.free(held)
 
     async def _watch(self) -> None:
         """Cancels the exchange when its client leaves."""
@@ -206,16 +232,21 @@ class Exchange:
         """Sends status and headers."""
         await self.send({"type": "http.response.start", "status": status, "headers": encoded(headers)})
 
-    async def answer(self, body: bytes, kind: str, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        """Sends a whole answer."""
+    async def answer(
+        self, body: bytes | list[bytes], kind: str, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Sends a whole answer. body: bytes, or the parts of a large one."""
         self.ended = True  # a client that leaves now cancels nothing
-        known = {"content-type": kind, "content-length": str(len(body)), **(headers or {})}
-        await self.start(status, known)
-        start = 0
-        while len(body) - start > WRITTEN and self.method != "HEAD":
-            await self._send_part(body[start : start + PART])
-            start += PART
-        await self.send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body[start:]})
+        parts = [body] if isinstance(body, bytes) else body
+        n = sum(map(len, parts))
+        await self.start(status, {"content-type": kind, "content-length": str(n), **(headers or {})})
+        if self.method == "HEAD":
+            parts = []
+        last = b"".join(parts) if n <= WRITTEN else parts[-1] if parts else b""
+        if n > WRITTEN:
+            for part in parts[:-1]:
+                await self._send_part(part)
+        await self.send({"type": "http.response.body", "body": last})
 
     async def _send_part(self, part: bytes) -> None:
         """Sends a part of a large answer when the client has read enough of those before. Raises ClientGone if it never

@@ -37,7 +37,7 @@ __all__ = ["CHAT", "COMPLETIONS", "CONSTRAINTS", "FORMS", "MODEL", "STREAM", "ac
 SCHEMA_DEPTH = 256
 MAX_NAME = 64
 MAX_TOOLS = 1024
-MAX_MESSAGES = 1 << 16
+MAX_MESSAGES = 1 << 14
 MAX_CHOICES = 1 << 14
 # Characters of a schema, a grammar, a pattern, a list of choices, and of all tools together. Agents' tools have a small
 # part of them; of more, single steps of reading and freeing them would keep other requests waiting.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["Body", "Rows", "as_json", "in_pieces", "pieces_of", "written"]
+__all__ = ["Body", "Rows", "as_json", "in_parts", "in_pieces", "pieces_of", "written", "written_parts"]
 
-PIECE = 1 << 14  # values or characters that are written at a time, while no other thread runs
+PIECE = 1 << 14  # characters that are written at a time, while no other thread runs
+NUMBERS = 1 << 11  # the same of numbers
 MOST_MEMBERS = 64  # of an object that is written at a time, if its values are short
 SHORT = 1 << 10  # characters
 Body = dict[str, Any]  # an object of an answer
@@ -51,6 +52,27 @@ def written(value: object) -> bytes:
     return b"".join(text.encode() for text in pieces_of(value))
 
 
+def written_parts(value: object, size: int) -> list[bytes]:
+    """`written` of a large value, in parts of so many bytes: in one, copying it would hold all threads up."""
+    return in_parts((text.encode() for text in pieces_of(value)), size)
+
+
+def in_parts(pieces: Iterable[bytes], size: int) -> list[bytes]:
+    """Bytes in parts of this size, of which the last may be smaller."""
+    parts, rest, n = [], [b""], 0
+    for piece in pieces:
+        rest.append(piece)
+        n += len(piece)
+        if n >= size:
+            whole = b"".join(rest)
+            end = n - n % size
+            parts += [whole[i : i + size] for i in range(0, end, size)]
+            rest, n = [whole[end:]], n - end
+    if n or not parts:
+        parts.append(b"".join(rest))
+    return parts
+
+
 def pieces_of(value: object) -> Iterator[str]:
     """The JSON of a value, piece by piece."""
     if isinstance(value, dict) and not _is_short(value):
@@ -84,8 +106,8 @@ def _listed(values: Any) -> Iterator[str]:
 def _plain(values: Sequence[Any]) -> Iterator[str]:
     """A list of numbers, many at a time."""
     yield "["
-    for start in range(0, len(values), PIECE):
-        yield ("," if start else "") + as_json(values[start : start + PIECE])[1:-1]
+    for start in range(0, len(values), NUMBERS):
+        yield ("," if start else "") + as_json(values[start : start + NUMBERS])[1:-1]
     yield "]"
 
 

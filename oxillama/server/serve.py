@@ -96,7 +96,7 @@ class ServerProcess(uvicorn.Server):
         """Whether to end, asked ten times a second: also when no model can ever answer; a supervisor sees it then."""
         while self._received and counter:  # by the second tick, clients that connected before have been read
             self._handlers[signal.Signals(self._received.pop(0))]()
-        self._collector.look()
+        self._collector.look(busy=bool(self._app.service.open))
         return self._app.service.models.all_failed or await super().on_tick(counter)
 
     @contextlib.contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
+from oxillama._util.freeing import free
 from oxillama._util.threads import starting
 from oxillama.chat.shapes import ReasoningFormat
 from oxillama.chat.tool_format import find_format
@@ -108,6 +109,13 @@ class Service:
         """make(), which writes an answer, in a thread that no request is prepared in."""
         with starting("a thread of the server"):
             return await asyncio.get_running_loop().run_in_executor(self._writers, make)
+
+    def free(self, parts: list[Any]) -> None:
+        """Frees parts of values in another thread; here where none can be started."""
+        try:
+            asyncio.get_running_loop().run_in_executor(None, free, parts)
+        except RuntimeError:
+            free(parts)
 
     def salt_of(self, key: str, salt: str | None = None) -> str | None:
         """Salt that only requests of one key, with one `cache_salt`, have; None: all share it."""

@@ -50,6 +50,7 @@ WINDOW = 1 << 11
 WIDEST = 1 << 14
 PIECES = 512  # that are merged at a time
 PARALLELISM = "TOKENIZERS_PARALLELISM"  # the library's own variable
+_LETTER = re.compile(r"[^\W\d_]")
 _ASCII = re.compile(r"[\x00-\x7f]")
 # Sentencepiece makes pieces of at most 16 characters by default, and of some dozens for runs of spaces.
 _MAX_SCORED = 512
@@ -114,8 +115,10 @@ class Splitter:
         """The pieces of a text, many at a time: other threads run between them. Raises TokenizerError."""
         at, size = 0, WINDOW
         while at + size < len(text) and size <= WIDEST:
-            found = self(text[at : at + size])
-            last = last_cut(found, text[at : at + size])
+            window = text[at : at + size]
+            # Digits alone, say, have no place to be cut at: they are not cut into pieces to find that.
+            found = self(window) if _LETTER.search(window, 0, size - size // 4) else []
+            last = last_cut(found, window)
             if not last:
                 size *= 2
                 continue

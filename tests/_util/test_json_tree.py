@@ -1,5 +1,6 @@
 """JSON as Python values: those of `json.loads`, within bounds, while other threads run."""
 
+import gc
 import json
 
 import pytest
@@ -104,3 +105,10 @@ def test_a_tree_is_read_again():
 ], ids=["integers", "strings", "escapes", "characters"])  # fmt: skip
 def test_other_threads_run_meanwhile(data):
     assert any(longest_turn(tree(data).read) < 1 / 3 for _ in range(12))
+
+
+def test_the_collector_of_garbage_does_not_look_at_a_million_numbers():
+    many = ",".join(["1"] * 2000)
+    read = tree(f'[[{many}], [{many}, []], [1, 2], [{many[:-1]}"a"]]'.encode(), parts=10).read()
+    assert [gc.is_tracked(one) for one in read] == [False, True, True, False]
+    assert gc.is_tracked(read)

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from oxillama import sampler_config
 from oxillama._util.json_values import loads_unique
 from oxillama.chat.calls import read_json
 from oxillama.sampler_config import SamplerConfig
@@ -39,7 +38,7 @@ def test_large_text_is_read_as_small_text_is(read, monkeypatch):
 
 def test_a_large_schema_is_written_as_a_small_one(monkeypatch):
     schema = {"properties": {"é": {"enum": [1, 2.5, None, True, "x"]}, "b": {"type": "string"}}, "required": ["b"]}
-    monkeypatch.setattr(sampler_config, "LARGE", 3)
+    monkeypatch.setattr("oxillama._util.json_values.MANY", 3)
     assert SamplerConfig(json_schema=schema).json_schema == json.dumps(schema)
     deep = {"not": {}}
     for _ in range(600):

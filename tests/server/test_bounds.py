@@ -2,13 +2,16 @@
 
 import asyncio
 import gc
+import gzip
 import json
+import threading
 import time
 from asyncio.events import Handle
 
 import pytest
 
 import oxillama as ox
+from oxillama._util.freeing import free
 from oxillama.core.options import TextOptions
 from oxillama.server import ServerConfig, create_app
 from oxillama.server.embedding_run import SLICE
@@ -34,7 +37,7 @@ PREDICTED = {"type": "content", "content": long(7_000_000)}
 DOCUMENTS = [f"{i} document" for i in range(65536)]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5_000_000}}
 LOGPROBS = {"messages": HI, "n": 128, "logprobs": True, "top_logprobs": 1024, "ignore_eos": True}
-LONG, WRONG = "context_length_exceeded", "invalid_value"
+LONG, WRONG, SCHEMA = "context_length_exceeded", "invalid_value", "invalid_json_schema"
 # path, body, and the status and code of the answer.
 ATTACKS = {
     "brackets": ("completions", b'{"prompt": ' + b"[" * 8_000_000, WRONG),
@@ -45,7 +48,7 @@ ATTACKS = {
     "integers": ("completions", b'{"prompt": [' + b"1," * 3_900_000 + b"1]}", LONG),
     "digits": ("completions", b'{"prompt": "a", "max_tokens": ' + b"1" * 8_000_000 + b"}", "invalid_json"),
     "halves": ("completions", b'{"prompt": "' + b"\\ud83d" * 1_300_000 + b'"}', LONG),
-    "messages": ("chat/completions", {"messages": TALK * 10_000}, LONG),
+    "messages": ("chat/completions", {"messages": TALK * 8000}, LONG),
     "too many messages": ("chat/completions", {"messages": HI * 100_000}, WRONG),
     "text": ("chat/completions", {"messages": [{"role": "user", "content": long(7_000_000)}]}, LONG),
     "picture": ("chat/completions", {"messages": [{"role": "user", "content": [IMAGE]}]}, "unsupported_parameter"),
@@ -60,6 +63,18 @@ ATTACKS = {
         {"name": "f", "input_schema": {"enum": list(range(900_000))}}]}, "invalid_request_error"),
     "format": ("api/generate", {"model": "tiny", "prompt": "a", "format": {"const": "x" * 4_000_000}}, None),
     "grammar": ("completions", {"prompt": "a", "grammar": 'root ::= "' + "ab" * 3_000_000 + '"'}, WRONG),
+    "objects in a list": ("completions", b'{"prompt": [' + b"{}," * 130_000 + b"{}]}", WRONG),
+    "large integers": ("completions", {"prompt": list(range(10**15, 10**15 + 400_000))}, WRONG),
+    "repeats": ("completions", {"prompt": "a", "grammar": "root ::= " + '"a"{0,1000} ' * 80_000}, "invalid_grammar"),
+    "constant": ("completions", {"prompt": "a", "json_schema": {"const": list(range(150_000))}}, SCHEMA),
+    "required": ("completions", {"prompt": "a", "json_schema": {
+        "type": "object", "required": [f"p{i}" for i in range(80_000)]}}, SCHEMA),
+    "pattern": ("completions", {"prompt": "a", "regex": "a" * 400_000}, "invalid_grammar"),
+    "digits in a chat": ("api/chat", {"model": "tiny", "messages": [{**HI[0], "content": "7" * 7_000_000}]}, None),
+    "turns": ("api/chat", {"model": "tiny", "messages": HI * 20_000}, None),
+    "a format": ("api/chat", {"model": "tiny", "messages": HI, "format": {"enum": [[i] for i in range(80_000)]}}, None),
+    "Go's template": ("api/generate", {"model": "tiny", "prompt": "a", "template": "{{ .Prompt }}" * 500_000}, None),
+    "pictures": ("api/generate", {"model": "tiny", "prompt": "a", "images": ["AAAA"] * 1_000_000}, None),
     "class": ("completions", {"prompt": "a", "grammar": "root ::= [" + "a-c" * 300_000 + "]"}, "invalid_grammar"),
     "regex": ("completions", {"prompt": "a", "regex": "a" * 6_000_000}, WRONG),
     "choice": ("completions", {"prompt": "a", "structured_outputs": {"choice": ["ab" * 3_000_000]}}, WRONG),
@@ -87,6 +102,15 @@ ANSWERED = {
     "tokens": ("tokenize", {"prompt": long(200_000), "return_token_strs": True}),
     "their text": ("detokenize", {"tokens": [300] * 400_000}),
     "embeddings": ("embeddings", {"input": DOCUMENTS[:1500]}),
+    "groups": ("completions", {
+        "prompt": "a", "max_tokens": 1, "grammar": "root ::= " + "(" * 500_000 + '"a"' + ")" * 500_000}),
+    "a long literal": ("completions", {"prompt": "a", "max_tokens": 1, "grammar": 'root ::= "' + "ab" * 500_000 + '"'}),
+    "digits": ("tokenize", {"prompt": "7" * 60_000}),
+    "a context": ("api/generate", {
+        "model": "tiny", "prompt": "a", "context": [300] * 1_000_000, "stream": False, "options": {"num_predict": 1}}),
+    "options": ("api/generate", {
+        "model": "tiny", "prompt": "a", "stream": False,
+        "options": {"num_predict": 1, **{f"x{i}": 1 for i in range(100_000)}}}),
     "a template": ("apply-template", {"messages": [{"role": "user", "content": long(3_000_000)}]}),
 }  # fmt: skip
 
@@ -241,6 +265,7 @@ def test_large_answers_go_in_parts(engine, monkeypatch):
 
 def test_a_client_that_reads_none_of_a_large_answer_is_left(engine, monkeypatch):
     monkeypatch.setattr("oxillama.server.exchange.WRITTEN", 1000)
+    monkeypatch.setattr("oxillama.server.exchange.PART", 300)
     app = create_app({"tiny": engine}, ServerConfig(stall_timeout=0.05))
     aborted = []
 
@@ -254,6 +279,37 @@ def test_a_client_that_reads_none_of_a_large_answer_is_left(engine, monkeypatch)
 
     Client(stalled).post("/detokenize", tokens=[300] * 4000)
     assert aborted == [1]
+
+
+def test_large_bodies_are_freed_in_another_thread(engine, monkeypatch):
+    """Part by part, once nothing of the request is needed; also if they are refused."""
+    freed, app = [], create_app({"tiny": engine}, ServerConfig())
+    real = app.service.free
+    monkeypatch.setattr(app.service, "free", lambda parts: freed.append(len(parts)) or real(parts))
+    called = []
+
+    def noted(parts):
+        called.append(threading.get_ident())
+        free(parts)
+
+    monkeypatch.setattr("oxillama.server.service.free", noted)
+    for fields in ({"metadata": {"a": "b"}}, {"metadata": {"a": [[]]}}):
+        talk = [{"role": "user", "content": [{"type": "text", "text": "h"}] * 3} for _ in range(5000)]
+        Client(app).post("/v1/chat/completions", messages=talk, **fields)
+    assert len(freed) == len(called) == 2
+    assert min(freed) > 20_000
+    assert threading.get_ident() not in called
+    Client(app).post("/v1/chat/completions", messages=HI, max_tokens=1)
+    assert len(freed) == 2
+
+
+def test_a_packed_body_is_unpacked_no_further_than_a_body_may_go(roomy, monkeypatch):
+    body = gzip.compress(b'{"prompt": "' + b"a" * 200_000_000 + b'"}')
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    app = roomy
+    answer, turn = longest_turn(lambda: app.call("POST", "/v1/completions", body, headers), monkeypatch)
+    assert answer.status == 413
+    assert turn < GAP
 
 
 def test_large_requests_end_with_the_heap_given_back(engine):

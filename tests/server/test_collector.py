@@ -7,7 +7,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.server import ServerConfig
-from oxillama.server.collector import FULL_AFTER, ServerCollector
+from oxillama.server.collector import FULL_AFTER, FULL_WHEN_IDLE, IDLE, ServerCollector
 from oxillama.server.models import Models, ServedModel
 from tests.server.client import serving
 
@@ -74,3 +74,21 @@ def test_a_threshold_that_is_higher_stays(third, monkeypatch):
         assert gc.get_threshold() == (*before[:2], third)
     finally:
         gc.set_threshold(*before)
+
+
+def test_full_collections_come_when_there_are_no_requests(monkeypatch):
+    calls = []
+    collector = ServerCollector(Models([ServedModel("tiny", load=lambda: None)], ServerConfig()))
+    monkeypatch.setattr(gc, "collect", lambda: calls.append(1))
+    monkeypatch.setattr(gc, "get_count", lambda: (0, 0, FULL_WHEN_IDLE))
+    for _ in range(IDLE - 1):
+        collector.look()
+    collector.look(busy=True)
+    for _ in range(IDLE - 1):
+        collector.look()
+    assert calls == []
+    collector.look()
+    assert calls == [1]
+    monkeypatch.setattr(gc, "get_count", lambda: (700, 10, FULL_WHEN_IDLE - 1))
+    collector.look()
+    assert calls == [1]

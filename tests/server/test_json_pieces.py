@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.server import json_pieces
-from oxillama.server.json_pieces import Rows, as_json, in_pieces, pieces_of, written
+from oxillama.server.json_pieces import Rows, as_json, in_parts, in_pieces, pieces_of, written, written_parts
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -21,6 +21,7 @@ VALUES = st.recursive(
 def test_the_bytes_of_json(value):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_pieces, "PIECE", 3)
+        patch.setattr(json_pieces, "NUMBERS", 3)
         patch.setattr(json_pieces, "SHORT", 2)
         patch.setattr(json_pieces, "MOST_MEMBERS", 2)
         try:
@@ -58,3 +59,19 @@ def test_what_is_no_json():
     for value in ({"a": object()}, [float("nan")]):
         with pytest.raises((TypeError, ValueError)):
             written(value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.binary(max_size=30), max_size=20), st.integers(1, 20))
+def test_parts_of_one_size(pieces, size):
+    parts = in_parts(iter(pieces), size)
+    assert b"".join(parts) == b"".join(pieces)
+    assert {len(part) for part in parts[:-1]} <= {size}
+    assert len(parts[-1]) <= size
+
+
+def test_a_large_value_in_parts():
+    value = {"rows": Rows(range(5000), lambda i: {"i": i, "a": "é" * 100})}
+    parts = written_parts(value, 1 << 16)
+    assert b"".join(parts) == written(value)
+    assert max(map(len, parts)) == 1 << 16

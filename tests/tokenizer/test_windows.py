@@ -107,3 +107,14 @@ def test_control_tokens_are_looked_for_one_at_a_time():
     meta[P + "token_type"][-3000:] = [4] * 3000
     vocab, text = make(meta), "a < b " * 70_000  # what begins all of them
     assert yields(lambda: list(vocab._partition_user(text)))
+
+
+def test_texts_without_letters_are_cut_into_pieces_once(monkeypatch):
+    """Nowhere in them can a text be cut, which is seen without the library."""
+    vocab, cut, called = built("qwen2"), bpe.Splitter.__call__, []
+    monkeypatch.setattr(bpe.Splitter, "__call__", lambda self, text: called.append(len(text)) or cut(self, text))
+    monkeypatch.setenv(bpe.PARALLELISM, "false")
+    assert len(vocab.encode("7" * 50_000)) == 50_000
+    assert called == []
+    vocab.encode("The cat sat on a mat. " * 500)
+    assert called

@@ -38,6 +38,7 @@ cdef class Automaton:
     cdef int64_t most
     cdef int32_t stamp
     cdef bint split
+    cdef int drop_work(self) noexcept
     cdef int build(self, int32_t root) except -1
     cdef int rule(self, int32_t rule) except -1
     cdef int link(self, int32_t rule, Automaton a) except -1
@@ -56,6 +57,8 @@ cdef class Automaton:
     cdef int single_edges(self) except -1
     cdef int byte_edge(self, int low, int high, int32_t target) except -1
     cdef int other_edges(self, int kind) except -1
+    cdef int32_t group_of(self, int32_t value, Ints *groups, Map *known) except -1
+    cdef int other_edge(self, int kind, int32_t value, int32_t target) except -1
     cdef int64_t cost(self) noexcept
     cdef str named(self, int32_t rule)
     cdef int classes(self) except -1

@@ -14,6 +14,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.automata.left_recursion cimport LeftRecursion
 from oxillama.grammar.automata.nfa cimport BYTES, CALL, EPS, NO_TEXT, NOT_TOKEN, ONE_TOKEN, TAKEN, Nfa
 from oxillama.grammar.automata.rules cimport Rules
+from oxillama.grammar.automata.turns cimport give_way, turn
 from oxillama.grammar.automata.vectors cimport Ints, drop, fill, forget, get, mixed, push, put, reserve, sort
 
 cdef extern from *:
@@ -25,6 +26,9 @@ cdef enum:
     MAX_SETS = 16000000         # members of all sets of one rule
     STATES_PER_TURN = 512
     RULES_PER_TURN = 32
+    FEW = 16                    # values that are looked through
+    LARGE = 1 << 20             # integers that take a while to be freed
+    MANY = 4096                 # states of a set that other threads need not wait for
     MAX_WORK = 1 << 23          # members of sets and edges looked at, beside some for each state
 
 
@@ -34,6 +38,7 @@ cdef int append(Ints *to, const Ints *other, int32_t base, int32_t sign) except 
     reserve(to, to.n + other.n)
     for i in range(other.n):
         to.at[to.n + i] = base + sign * other.at[i]
+        turn(i)
     to.n += other.n
     return 0
 
@@ -86,22 +91,25 @@ cdef class Automaton:
             rules.budget.spend(self.cost(), "the grammar")
         finally:
             self.nfa = self.left = None
-            drop(&self.rule_start)
-            drop(&self.set_at)
-            drop(&self.sets)
-            drop(&self.mark)
-            drop(&self.kernel)
-            drop(&self.ranges)
-            drop(&self.targets)
-            drop(&self.important)
-            drop(&self.silent_at)
-            drop(&self.silent)
-            drop(&self.pieces)
-            drop(&self.alone)
-            drop(&self.single)
-            forget(&self.known)
+            self.drop_work()
+
+    cdef int drop_work(self) noexcept:
+        """Frees what was needed to build it; a hundred megabytes take milliseconds."""
+        cdef Ints *work[13]
+        cdef Ints *one
+        work[:] = [
+            &self.rule_start, &self.set_at, &self.sets, &self.mark, &self.kernel, &self.ranges, &self.targets,
+            &self.important, &self.silent_at, &self.silent, &self.pieces, &self.alone, &self.single,
+        ]
+        for one in work:
+            if one.room > LARGE:
+                give_way()
+            drop(one)
+        forget(&self.known)
+        return 0
 
     def __dealloc__(self):
+        self.drop_work()
         drop(&self.final)
         drop(&self.edge_at)
         drop(&self.edge_range)
@@ -140,8 +148,7 @@ cdef class Automaton:
             if rule >= 0 and self.rule_start.at[rule] < 0:
                 self.rule(rule)
                 if done % RULES_PER_TURN == 0:
-                    with nogil:     # a grammar may take a while: threads that serve other texts get their turn
-                        pass
+                    give_way()      # a grammar may take a while: threads that serve other texts get their turn
             self.call_start.at[done] = self.rule_start.at[rule] if rule >= 0 else ~rule
             done += 1
         push(&self.item_first, self.final.n)
@@ -226,8 +233,7 @@ cdef class Automaton:
             self.leave(local, first, self.nfa.end.at[rule])
             local += 1
             if local % STATES_PER_TURN == 0:
-                with nogil:
-                    pass
+                give_way()
             limit = MAX_STATES if self.split else first + 8 * self.n_important + 1024
             if self.final.n > min(limit, <Py_ssize_t> MAX_STATES) or self.sets.n > MAX_SETS:
                 return 1
@@ -271,6 +277,7 @@ cdef class Automaton:
         push(&self.targets, s)
         while self.targets.n > bottom:
             self.targets.n -= 1
+            turn(n_visited)
             n_visited += 1
             s = self.targets.at[self.targets.n]
             e = self.silent_at.at[s]
@@ -278,6 +285,7 @@ cdef class Automaton:
                 e = self.find_silent(s)
             n_edges += self.silent.at[e]
             for i in range(e + 3, e + 3 + self.silent.at[e + 2]):
+                turn(i)
                 to = self.silent.at[i]
                 if self.mark.at[to] != self.stamp:
                     self.mark.at[to] = self.stamp
@@ -298,6 +306,7 @@ cdef class Automaton:
         for _ in range(3):
             push(&self.silent, 0)
         while e >= 0:
+            turn(n_edges)
             n_edges += 1
             kind, to = n.kind.at[e], n.to.at[e]
             if n.good.at[to]:
@@ -334,7 +343,11 @@ cdef class Automaton:
             if not fresh:
                 self.single.at[self.kernel.at[0]] = self.final.n
         else:
-            sort(self.kernel.at, n)
+            if n > MANY:
+                with nogil:
+                    sort(self.kernel.at, n)
+            else:
+                sort(self.kernel.at, n)
             for i in range(n):          # a sum, whose parts don't wait for each other
                 key += mixed(<uint64_t> (self.kernel.at[i] + 1))
             key |= 1
@@ -351,6 +364,7 @@ cdef class Automaton:
                 put(&self.known, key, self.set_at.n - 1)
         for i in range(n):
             push(&self.sets, self.kernel.at[i])
+            turn(i)
         push(&self.set_at, self.sets.n)
         push(&self.final, 0)
         push(&self.item, self.item_first.n - 1)
@@ -371,7 +385,9 @@ cdef class Automaton:
             if s == end and local:
                 self.final.at[first + local] = 1
             e = n.head.at[s]
+            turn(i)
             while e >= 0:
+                turn(self.ranges.n)
                 if n.kind.at[e] != EPS and n.good.at[n.to.at[e]]:
                     if n.kind.at[e] not in (CALL, TAKEN) or n.fruitful.at[n.value.at[e]]:
                         push(&self.ranges, e)
@@ -417,6 +433,7 @@ cdef class Automaton:
         mark_cut(cut, 256)
         self.pieces.n = 0                       # (edge, next) lists, by the first byte of a piece
         for i in range(self.ranges.n):
+            turn(i)
             e = self.ranges.at[i]
             if n.kind.at[e] == BYTES:
                 mark_cut(cut, n.value.at[e] >> 8)
@@ -430,7 +447,11 @@ cdef class Automaton:
         for i in range(n_ranges):
             e = self.pieces.at[i]
             piece = n.value.at[e] >> 8
+            if self.pieces.n >> 2 > MAX_WORK + 32 * self.final.n:
+                self.work += self.pieces.n >> 2     # `attempt` ends
+                return self.ranges.n
             while piece <= n.value.at[e] & 255:
+                turn(self.pieces.n >> 1)
                 push(&self.pieces, e)
                 push(&self.pieces, first[piece])
                 first[piece] = self.pieces.n - 2
@@ -451,6 +472,7 @@ cdef class Automaton:
             return self.behind(n.to.at[self.pieces.at[piece]])
         self.begin()
         while piece >= 0:
+            turn(piece >> 1)
             self.gather(n.to.at[self.pieces.at[piece]])
             piece = self.pieces.at[piece + 1]
         return self.intern(False)
@@ -470,6 +492,7 @@ cdef class Automaton:
         cdef Py_ssize_t i
         cdef int32_t e
         for i in range(self.pieces.n):
+            turn(i)
             e = self.pieces.at[i]
             self.byte_edge(n.value.at[e] >> 8, n.value.at[e] & 255, self.behind(n.to.at[e]))
         return 0
@@ -487,34 +510,64 @@ cdef class Automaton:
     cdef int other_edges(self, int kind) except -1:
         """Calls or tokens: edges with the same rule or token lead to one set."""
         cdef Nfa n = self.nfa
-        cdef Py_ssize_t i, k
-        cdef int32_t value, target
-        for i in range(self.ranges.n):
-            if self.ranges.at[i] < 0 or n.kind.at[self.ranges.at[i]] != kind:
-                continue
-            value = n.value.at[self.ranges.at[i]]
-            self.pieces.n = 0                   # (edge, next) of the edges with this value
-            for k in range(i, self.ranges.n):
-                if self.ranges.at[k] >= 0 and n.kind.at[self.ranges.at[k]] == kind:
-                    if n.value.at[self.ranges.at[k]] == value:
-                        push(&self.pieces, self.ranges.at[k])
-                        push(&self.pieces, self.pieces.n - 3)
-                        self.ranges.at[k] = -1
-                        if self.split:
-                            break
-            target = self.behind_piece(self.pieces.n - 2)
-            if kind in (CALL, TAKEN):
-                push(&self.call_start, value)       # the rule, until its start is known
-                push(&self.call_to, target)
-            elif kind == NO_TEXT:
-                push(&self.token, CONTROL_BUT)
-                push(&self.token_to, target)
-                for k in range(n.rules.b.at[value]):
-                    push(&self.token, EXCEPTED + n.rules.pool.at[n.rules.a.at[value] + k])
-                    push(&self.token_to, target)
-            else:
-                push(&self.token, value if kind == ONE_TOKEN else ~value)
-                push(&self.token_to, target)
+        cdef Ints groups = Ints(NULL, 0, 0)     # the last piece of each value, in the order in which values come
+        cdef Map known = Map(NULL, NULL, 0, 0)
+        cdef Py_ssize_t i
+        cdef int32_t e, group
+        self.pieces.n = 0                       # (edge, next) of the edges with a value
+        try:
+            for i in range(self.ranges.n):
+                turn(i)
+                e = self.ranges.at[i]
+                if n.kind.at[e] != kind:
+                    continue
+                group = self.group_of(n.value.at[e], &groups, &known)
+                push(&self.pieces, e)
+                push(&self.pieces, groups.at[group])
+                groups.at[group] = self.pieces.n - 2
+            for i in range(groups.n):
+                turn(i)
+                e = self.pieces.at[groups.at[i]]
+                self.other_edge(kind, n.value.at[e], self.behind_piece(groups.at[i]))
+        finally:
+            drop(&groups)
+            forget(&known)
+        return 0
+
+    cdef int32_t group_of(self, int32_t value, Ints *groups, Map *known) except -1:
+        """Number of the group of edges with a value, which may be a new one: a few are looked through. Where a rule is
+        split, each edge is one."""
+        cdef int32_t i, group = -1
+        if not self.split and groups.n <= FEW:
+            for i in range(groups.n):
+                if self.nfa.value.at[self.pieces.at[groups.at[i]]] == value:
+                    return i
+        elif not self.split:
+            if known.n == 0:
+                for i in range(groups.n):
+                    put(known, self.nfa.value.at[self.pieces.at[groups.at[i]]] + 1, i)
+            group = get(known, value + 1)
+        if group < 0:
+            group = groups.n
+            push(groups, -1)
+            if known.n:
+                put(known, value + 1, group)
+        return group
+
+    cdef int other_edge(self, int kind, int32_t value, int32_t target) except -1:
+        cdef Rules rules = self.nfa.rules
+        cdef int32_t k
+        if kind in (CALL, TAKEN):
+            push(&self.call_start, value)       # the rule, until its start is known
+            return push(&self.call_to, target)
+        if kind != NO_TEXT:
+            push(&self.token, value if kind == ONE_TOKEN else ~value)
+            return push(&self.token_to, target)
+        push(&self.token, CONTROL_BUT)
+        push(&self.token_to, target)
+        for k in range(rules.b.at[value]):
+            push(&self.token, EXCEPTED + rules.pool.at[rules.a.at[value] + k])
+            push(&self.token_to, target)
         return 0
 
     cdef int classes(self) except -1:
@@ -523,6 +576,7 @@ cdef class Automaton:
         cdef Py_ssize_t i
         memset(cut, 0, 257)
         for i in range(self.edge_range.n):
+            turn(i)
             cut[self.edge_range.at[i] >> 8] = 1
             cut[(self.edge_range.at[i] & 255) + 1] = 1
         self.n_classes = 0

@@ -8,12 +8,13 @@ nothing depends on what came before.
 from libc.stdint cimport int64_t
 
 from oxillama.errors import GrammarError
+from oxillama.grammar.automata.turns cimport give_way
 
 UNITS = 2_500_000
 MAX_UNITS = 1 << 40
 
 cdef enum:
-    UNITS_PER_TURN = 1 << 12
+    UNITS_PER_TURN = 1 << 10
 
 
 cdef class Budget:
@@ -45,6 +46,5 @@ cdef class Budget:
         self.until_turn -= units
         if self.until_turn < 0:
             self.until_turn = UNITS_PER_TURN
-            with nogil:
-                pass
+            give_way()
         return 0

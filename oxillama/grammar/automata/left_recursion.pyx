@@ -8,6 +8,7 @@ B.
 from libc.stdint cimport int32_t
 
 from oxillama.grammar.automata.nfa cimport CALL, EPS, MAX_CONVERTED, TAKEN, Nfa, too_large
+from oxillama.grammar.automata.turns cimport turn
 from oxillama.grammar.automata.vectors cimport Ints, drop, fill, push
 
 
@@ -26,6 +27,7 @@ cdef class LeftRecursion:
         cdef Nfa nfa = self.nfa
         cdef Ints todo = Ints(NULL, 0, 0)
         cdef int32_t s, e, kind
+        cdef Py_ssize_t n_seen = 0
         out.n = 0
         try:
             push(&todo, nfa.start.at[rule])
@@ -35,6 +37,8 @@ cdef class LeftRecursion:
                 s = todo.at[todo.n]
                 e = nfa.head.at[s]
                 while e >= 0:
+                    turn(n_seen)
+                    n_seen += 1
                     kind = nfa.kind.at[e]
                     if kind == CALL and nfa.fruitful.at[nfa.value.at[e]] and nfa.good.at[nfa.to.at[e]]:
                         push(out, e)
@@ -55,8 +59,9 @@ cdef class LeftRecursion:
         cdef Ints index = Ints(NULL, 0, 0)
         cdef Ints low = Ints(NULL, 0, 0)
         cdef int32_t n = nfa.rules.body.n
-        cdef int32_t first, rule, callee, member
+        cdef int32_t first, rule, callee, member, i
         cdef int32_t count = 0
+        cdef Py_ssize_t n_seen = 0
         path, open_rules = [], []
         lists = {}
         try:
@@ -69,17 +74,24 @@ cdef class LeftRecursion:
                     continue
                 path.append(first)
                 while path:
+                    turn(n_seen)
+                    n_seen += 1
                     rule = path[len(path) - 1]
                     if index.at[rule] < 0:
                         index.at[rule] = low.at[rule] = count
                         count += 1
                         open_rules.append(rule)
                         self.left_calls(rule, &out, &seen, rule)
-                        lists[rule] = {nfa.value.at[out.at[i]] for i in range(out.n)}
+                        lists[rule] = called = set()
+                        for i in range(out.n):
+                            called.add(nfa.value.at[out.at[i]])
+                            turn(i)
                         if rule in lists[rule]:
                             self.recursive.at[rule] = rule
                         lists[rule] = iter(lists[rule])
                     for callee in lists[rule]:
+                        turn(n_seen)
+                        n_seen += 1
                         if index.at[callee] < 0:
                             path.append(callee)
                             break
@@ -87,6 +99,7 @@ cdef class LeftRecursion:
                             low.at[rule] = min(low.at[rule], low.at[callee])
                     else:
                         path.pop()
+                        del lists[rule]
                         if path:
                             callee = path[len(path) - 1]
                             low.at[callee] = min(low.at[callee], low.at[rule])
@@ -114,6 +127,7 @@ cdef class LeftRecursion:
         if self.groups is None:
             self.groups = {}
             for r in range(nfa.rules.body.n):
+                turn(r)
                 if self.recursive.at[r] >= 0:
                     known = self.groups.setdefault(self.recursive.at[r], [])
                     known.append((r, nfa.start.at[r], nfa.end.at[r]))
@@ -128,6 +142,7 @@ cdef class LeftRecursion:
         cdef int32_t group = self.recursive.at[goal]
         cdef int32_t rule, start, end, s, here, e
         cdef bint begun
+        cdef Py_ssize_t n_seen = 0
         cdef dict copies = {}
         cdef dict ends = {}
         cdef dict completed = {}
@@ -146,6 +161,8 @@ cdef class LeftRecursion:
                 nfa.edge(here, EPS, 0, ends[s])
             e = nfa.head.at[s]
             while e >= 0:
+                turn(n_seen)
+                n_seen += 1
                 if nfa.good.at[nfa.to.at[e]]:
                     self.copy_edge(e, here, begun, group, copies, completed, todo)
                 e = nfa.next.at[e]

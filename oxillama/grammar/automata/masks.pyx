@@ -21,6 +21,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.automata.automaton cimport CONTROL_BUT, EXCEPTED, Automaton, excepted
 from oxillama.grammar.automata.stacks cimport Stacks
 from oxillama.grammar.automata.trie cimport TokenTrie
+from oxillama.grammar.automata.turns cimport give_way, turn
 from oxillama.grammar.automata.vectors cimport Ints, drop, push
 from oxillama.grammar.automata.walk cimport MUCH_BELOW, Walk
 from oxillama.kernels cimport _masks
@@ -31,6 +32,10 @@ cdef extern from *:
 
 cdef enum:
     WORDS = -1                  # how a mask is packed; other than this, see `pack`
+    TOPS_PER_TURN = 64
+    RULES_PER_TURN = 64
+    SIGNED = 1 << 16            # integers that are hashed at a time
+    DIGEST = 20                 # bytes of a signature
 
 cdef inline void set_bit(uint32_t *bits, int32_t i) noexcept nogil:
     bits[i >> 5] |= <uint32_t> 1 << (i & 31)
@@ -112,6 +117,8 @@ cdef class Masks:
         cdef Py_ssize_t i, w
         cdef list entries = []
         for i in range(s.at.at[node], s.at.at[node + 1]):
+            if i % TOPS_PER_TURN == TOPS_PER_TURN - 1:
+                give_way()
             self.token_masks(s.top.at[i], out)
             if not entries or entries[len(entries) - 1] is not None:
                 entries.append(self.top_entry(s.top.at[i]))
@@ -219,8 +226,12 @@ cdef class Masks:
         cdef set begun = set()                  # open, as long as they have no signature
         cdef dict known = self._signatures
         cdef int32_t rule
+        cdef Py_ssize_t n_passed = 0
         while todo:
             rule = todo[len(todo) - 1]
+            n_passed += 1
+            if not n_passed % RULES_PER_TURN:
+                give_way()
             if rule not in known and rule not in begun:
                 begun.add(rule)
                 callees = self._callees(rule)
@@ -236,13 +247,18 @@ cdef class Masks:
     def _callees(self, int32_t item):
         cdef Automaton a = self.automaton
         cdef Py_ssize_t c
-        first, last = a.item_first.at[item], a.item_first.at[item + 1]
-        return {a.item.at[a.call_start.at[c]] for c in range(a.call_at.at[first], a.call_at.at[last])}
+        cdef Py_ssize_t first = a.item_first.at[item], last = a.item_first.at[item + 1]
+        cdef set callees = set()
+        for c in range(a.call_at.at[first], a.call_at.at[last]):
+            turn(c)
+            callees.add(a.item.at[a.call_start.at[c]])
+        return callees
 
     def _sign(self, int32_t item):
         cdef Automaton a = self.automaton
-        cdef Py_ssize_t e, q
+        cdef Py_ssize_t e, q, i
         cdef int32_t first = a.item_first.at[item]
+        cdef bytes callee
         cdef Ints words = Ints(NULL, 0, 0)
         digest = blake3()
         try:
@@ -258,11 +274,16 @@ cdef class Masks:
                     callee = self._signatures[a.item.at[a.call_start.at[e]]]
                     if not callee:
                         return None
-                    digest.update(callee)
+                    for i in range(DIGEST // 4):
+                        push(&words, (<const int32_t *> <const char *> callee)[i])
+                if words.n >= SIGNED:
+                    digest.update((<char *> words.at)[:4 * words.n])
+                    words.n = 0
+                    give_way()
             digest.update((<char *> words.at)[:4 * words.n])
         finally:
             drop(&words)
-        return digest.digest(20)
+        return digest.digest(DIGEST)
 
     # ---- masks in little memory
 

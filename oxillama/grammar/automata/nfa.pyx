@@ -11,6 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automata.rules cimport ALT, CHARS, CONTROL, GRAPH, LITERAL, RANGE, REPEAT, RULE, SEQ, TOKEN, Rules
+from oxillama.grammar.automata.turns cimport give_way, turn
 from oxillama.grammar.automata.vectors cimport Ints, Map, drop, fill, forget, get, pair_key, push, put, reserve
 
 TOO_LARGE = "the grammar"
@@ -22,7 +23,6 @@ cdef enum:
     LOOP_COPY = 160             # states of a rule that loops may hold a copy of
     TINY = 10                   # and of one that is copied anywhere
     MAX_COPIES = 1 << 14        # copies times states
-    STATES_PER_TURN = 1 << 13   # after which other threads have a turn: a power of two
 
 
 cdef object too_large():
@@ -49,8 +49,7 @@ cdef class Nfa:
                 todo.n -= 1
                 rule = todo.at[todo.n]
                 self.expand(rules.body.at[rule], self.start.at[rule], self.end.at[rule], &todo)
-                with nogil:         # a large rule may have taken a while: other threads get their turn
-                    pass
+                give_way()          # a large rule may have taken a while
         finally:
             drop(&todo)
         self.find_nullable()
@@ -63,8 +62,10 @@ cdef class Nfa:
     def __dealloc__(self):
         drop(&self.head)
         drop(&self.next)
+        give_way()
         drop(&self.kind)
         drop(&self.value)
+        give_way()
         drop(&self.to)
         drop(&self.start)
         drop(&self.end)
@@ -81,9 +82,7 @@ cdef class Nfa:
         if self.head.n + self.to.n >= self.most:
             self.rules.budget.spend(self.rules.budget.left + 1, TOO_LARGE)
         push(&self.head, -1)
-        if not self.head.n & (STATES_PER_TURN - 1):
-            with nogil:
-                pass
+        turn(self.head.n)
         return self.head.n - 1
 
     cdef int edge(self, int32_t source, int kind, int32_t value, int32_t target) except -1:
@@ -103,6 +102,7 @@ cdef class Nfa:
         self.head.at[source] = self.to.n
         self.to.n += 1
         self.kind.n = self.value.n = self.next.n = self.to.n
+        turn(self.to.n)
         return 0
 
     # ---- expressions to states
@@ -161,6 +161,7 @@ cdef class Nfa:
         if kind == ALT:
             for i in range(b):
                 self.task(tasks, r.pool.at[a + i], source, target, times)
+                turn(i)
             return 0
         if b == 0:
             return self.edge(source, EPS, 0, target)
@@ -171,6 +172,7 @@ cdef class Nfa:
             else:
                 self.task(tasks, r.pool.at[a + i], here, following, times)
             here = following
+            turn(i)
         return 0
 
     cdef int task(self, Ints *tasks, int32_t expr, int32_t source, int32_t target, int32_t times) except -1:
@@ -275,6 +277,7 @@ cdef class Nfa:
         self.edge(source, EPS, 0, first)
         for i in range(at + 2, edges_end, 3):
             self.task(tasks, r.pool.at[i + 1], first + r.pool.at[i], first + r.pool.at[i + 2], times)
+            turn(i)
         for i in range(edges_end, at + r.b.at[expr]):
             self.edge(first + r.pool.at[i], EPS, 0, target)
         return 0
@@ -286,12 +289,15 @@ cdef class Nfa:
         cdef Rules r = self.rules
         cdef Ints tasks = Ints(NULL, 0, 0)
         cdef int32_t expr, i
+        cdef Py_ssize_t n_seen = 0
         out.n = 0
         try:
             push(&tasks, r.body.at[rule])
             while tasks.n:
                 tasks.n -= 1
                 expr = tasks.at[tasks.n]
+                turn(n_seen)
+                n_seen += 1
                 if r.kind.at[expr] == RULE:
                     push(out, r.a.at[expr])
                 elif r.kind.at[expr] == REPEAT:
@@ -302,10 +308,12 @@ cdef class Nfa:
                     self.looked_at.at[expr] = rule
                     for i in range(r.pool.at[r.a.at[expr] + 1]):
                         push(&tasks, r.pool.at[r.a.at[expr] + 3 + 3 * i])
+                        turn(i)
                 elif r.kind.at[expr] == SEQ or r.kind.at[expr] == ALT:
                     self.looked_at.at[expr] = rule
                     for i in range(r.b.at[expr]):
                         push(&tasks, r.pool.at[r.a.at[expr] + i])
+                        turn(i)
         finally:
             drop(&tasks)
         return 0
@@ -316,22 +324,27 @@ cdef class Nfa:
         cdef Ints out = Ints(NULL, 0, 0)
         cdef int32_t rule, callee, i
         cdef int64_t size
+        cdef Py_ssize_t n_done = 0
         fill(&self.inlined, r.body.n, -1)          # not seen; -2: open
         fill(&self.looked_at, r.kind.n, -1)
         stack = [root]
         lists = {}
         try:
             while stack:
+                turn(n_done)
+                n_done += 1
                 rule = stack[len(stack) - 1]
                 if r.body.at[rule] < 0:
                     raise GrammarError(f"the rule {r.names[rule]!r} is used but never defined")
                 if self.inlined.at[rule] == -1:
                     self.inlined.at[rule] = -2
                     self.references(rule, &out)
-                    lists[rule] = [out.at[i] for i in range(out.n)]
+                    lists[rule] = called = []
                     for i in range(out.n):
+                        called.append(out.at[i])
                         if self.inlined.at[out.at[i]] == -1:
                             stack.append(out.at[i])
+                        turn(i)
                     continue
                 stack.pop()
                 if self.inlined.at[rule] != -2:
@@ -350,6 +363,7 @@ cdef class Nfa:
 
     cdef int find_nullable(self) except -1:
         """Spreads over empty moves from every rule's start; a call opens once its rule is found to be nullable."""
+        cdef Py_ssize_t n_seen = 0
         cdef Ints todo = Ints(NULL, 0, 0)
         cdef Ints reached = Ints(NULL, 0, 0)
         cdef Ints owner = Ints(NULL, 0, 0)
@@ -376,6 +390,8 @@ cdef class Nfa:
                             push(&todo, e)
                 e = self.head.at[s]
                 while e >= 0:
+                    turn(n_seen)
+                    n_seen += 1
                     if self.kind.at[e] == CALL and not self.nullable.at[self.value.at[e]]:
                         waiting.setdefault(self.value.at[e], []).append(self.to.at[e])
                     elif self.kind.at[e] in (EPS, CALL) and not reached.at[self.to.at[e]]:
@@ -390,6 +406,7 @@ cdef class Nfa:
 
     cdef int find_good(self) except -1:
         """Spreads backwards from every rule's end; a call counts once its rule is found to match anything at all."""
+        cdef Py_ssize_t n_seen = 0
         cdef Ints todo = Ints(NULL, 0, 0)
         cdef Ints into = Ints(NULL, 0, 0)
         cdef Ints back = Ints(NULL, 0, 0)       # of each edge: its source, and the edge before it into its target
@@ -405,6 +422,8 @@ cdef class Nfa:
             for s in range(self.head.n):
                 e = self.head.at[s]
                 while e >= 0:
+                    turn(n_seen)
+                    n_seen += 1
                     back.at[2 * e] = s
                     back.at[2 * e + 1] = into.at[self.to.at[e]]
                     into.at[self.to.at[e]] = e
@@ -426,6 +445,8 @@ cdef class Nfa:
                             push(&todo, e)
                 e = into.at[s]
                 while e >= 0:
+                    turn(n_seen)
+                    n_seen += 1
                     if self.kind.at[e] == CALL and not self.fruitful.at[self.value.at[e]]:
                         waiting.setdefault(self.value.at[e], []).append(back.at[2 * e])
                     elif not self.good.at[back.at[2 * e]]:

@@ -14,6 +14,7 @@ from libc.stdint cimport int32_t, int64_t
 from oxillama.errors import GrammarError
 from oxillama.grammar.automata.budget cimport Budget
 from oxillama.grammar.automata.spelling cimport escapes, utf8
+from oxillama.grammar.automata.turns cimport turn
 from oxillama.grammar.automata.vectors cimport drop, push, reserve
 
 MAX_COUNT = 10**18
@@ -23,6 +24,7 @@ cdef enum:
     MAX_SIZE = 1 << 28
     RULE_SIZE = 4
     MAX_TOKEN = 1 << 30
+    MOST_KEPT = 1 << 15         # sequences of a set of characters that is looked for: hashing more takes milliseconds
 
 
 cdef class Rules:
@@ -76,6 +78,7 @@ cdef class Rules:
             self.check(item)
             push(&self.pool, item)
             size += self.size.at[item]
+            turn(n)
             n += 1
         self.budget.spend(n >> 3, TOO_MANY)
         if n == 1:
@@ -101,16 +104,21 @@ cdef class Rules:
     def literal(self, bytes text not None):
         """Expression of these bytes, one after the other."""
         cdef Py_ssize_t start = self.pool.n
-        cdef unsigned char byte
-        self.budget.spend(len(text) >> 4, TOO_MANY)
-        reserve(&self.pool, start + len(text))
-        for byte in text:
-            push(&self.pool, byte)
+        cdef Py_ssize_t n = len(text)
+        cdef Py_ssize_t i
+        cdef const unsigned char *at = text
+        self.budget.spend(n >> 4, TOO_MANY)
+        reserve(&self.pool, start + n)
+        for i in range(n):
+            push(&self.pool, at[i])
+            turn(i)
         return self.add(LITERAL, start, len(text), len(text) + 1)
 
     cdef int put_sequences(self, tuple sequences) except -1:
-        cdef int low, high
+        cdef int low, high, n = 0
         for sequence in sequences:
+            turn(n)
+            n += 1
             push(&self.pool, len(sequence))
             for low, high in sequence:
                 if not 0 <= low <= high <= 255:
@@ -121,13 +129,15 @@ cdef class Rules:
     def chars(self, tuple sequences not None):
         """Any of the sequences, each a tuple of (low, high) for one byte after the other; none matches nothing."""
         cdef Py_ssize_t start = self.pool.n
-        known = self._memo.get(sequences)
+        cdef bint kept = len(sequences) <= MOST_KEPT
+        known = self._memo.get(sequences) if kept else None
         if known is not None:
             return known
         self.budget.spend(len(sequences), TOO_MANY)
         self.put_sequences(sequences)
         expr = self.add(CHARS, start, len(sequences), 1 + len(sequences))
-        self._memo[sequences] = expr
+        if kept:
+            self._memo[sequences] = expr
         return expr
 
     def characters(self, tuple ascii not None, tuple beyond not None, bint escaped=False):
@@ -219,6 +229,7 @@ cdef class Rules:
             push(&self.pool, expr)
             push(&self.pool, target)
             size += self.size.at[expr]
+            turn(self.pool.n // 3)
         if not 0 <= n_common <= n:
             raise IndexError(f"{n_common} of {n} nodes can't have edges in common")
         for expr, target in common:
@@ -229,6 +240,7 @@ cdef class Rules:
                 push(&self.pool, source)
                 push(&self.pool, expr)
                 push(&self.pool, target)
+                turn(source)
             size += self.size.at[expr] * n_common
         self.pool.at[start + 1] = (self.pool.n - start - 2) // 3
         self.budget.spend((self.pool.n - start) >> 3, TOO_MANY)
@@ -247,6 +259,7 @@ cdef class Rules:
         push(&self.pool, edges.n // 3)
         for i in range(edges.n):
             push(&self.pool, edges.at[i])
+            turn(i)
             if i % 3 == 1:
                 size += self.size.at[edges.at[i]]
         self.budget.spend((self.pool.n - start) >> 3, TOO_MANY)

@@ -16,6 +16,7 @@ cdef class Stacks:
     cdef readonly int32_t root
     cdef Ints merged_top, merged_below, work, tasks
     cdef Py_ssize_t ceiling, most_known, threshold
+    cdef Py_ssize_t n_passed    # what was looked at, for turns of other threads
     cdef int check_known(self) except -1
     cdef Py_ssize_t max_table
     cdef int32_t cons(self, const int32_t *top, const int32_t *below, Py_ssize_t n, bint ends) except -1

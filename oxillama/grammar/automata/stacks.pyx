@@ -19,6 +19,7 @@ from libc.string cimport memcmp
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.automata.automaton cimport CONTROL_BUT, Automaton, excepted
+from oxillama.grammar.automata.turns cimport turn
 from oxillama.grammar.automata.vectors cimport (
     Ints, Map, drop, fill, forget, get, make_map, mixed, pair_key, push, put, reserve,
 )
@@ -176,6 +177,8 @@ cdef class Stacks:
         push(&self.work, a)
         push(&self.work, b)
         while self.work.n > bottom:
+            self.n_passed += 1
+            turn(self.n_passed)
             a = self.work.at[self.work.n - 2]
             b = self.work.at[self.work.n - 1]
             found = self.merge(a, b)
@@ -194,6 +197,8 @@ cdef class Stacks:
         cdef int32_t below, top
         self.merged_top.n = self.merged_below.n = 0
         while i < i_end or j < j_end:
+            self.n_passed += 1
+            turn(self.n_passed)
             if j == j_end or (i < i_end and self.top.at[i] < self.top.at[j]):
                 top, below = self.top.at[i], self.below.at[i]
                 i += 1
@@ -237,6 +242,8 @@ cdef class Stacks:
         push(&self.tasks, state)
         push(&self.tasks, below)
         while self.tasks.n > bottom:
+            self.n_passed += 1
+            turn(self.n_passed)
             state = self.tasks.at[self.tasks.n - 2]
             below = self.tasks.at[self.tasks.n - 1]
             found = self.try_pop(below) if state < 0 else self.try_closure(state, below)
@@ -257,6 +264,8 @@ cdef class Stacks:
         cdef bint missing = False
         cdef Py_ssize_t i
         for i in range(self.at.at[node], self.at.at[node + 1]):
+            self.n_passed += 1
+            turn(self.n_passed)
             found = get(&self.closures, pair_key(self.top.at[i], self.below.at[i]))
             if found < 0:
                 push(&self.tasks, self.top.at[i])
@@ -277,6 +286,8 @@ cdef class Stacks:
         if a.edge_at.at[state] < a.edge_at.at[state + 1] or a.token_at.at[state] < a.token_at.at[state + 1]:
             result = self.single(state, below)
         for i in range(a.call_at.at[state], a.call_at.at[state + 1]):
+            self.n_passed += 1
+            turn(self.n_passed)
             to = a.call_to.at[i]
             stack = below if a.is_last(to) else self.single(to, below)
             found = get(&self.closures, pair_key(a.call_start.at[i], stack))
@@ -306,6 +317,8 @@ cdef class Stacks:
         for i in range(self.at.at[node], self.at.at[node + 1]):
             state = self.top.at[i]
             for e in range(a.edge_at.at[state], a.edge_at.at[state + 1]):
+                self.n_passed += 1
+                turn(self.n_passed)
                 if a.edge_range.at[e] >> 8 <= byte <= a.edge_range.at[e] & 255:
                     result = self.union(result, self.closure(a.edge_to.at[e], self.below.at[i]))
         return result

@@ -2,7 +2,12 @@
 
 from libc.stdint cimport int32_t, uint64_t
 
+from oxillama.grammar.automata.turns cimport give_way, turn
 from oxillama.kernels._memory cimport freed, resized, zeroed
+
+
+cdef enum:
+    FILLED = 1 << 16            # integers that are written between two turns of other threads
 
 
 cdef struct Ints:
@@ -39,14 +44,19 @@ cdef inline int push(Ints *v, int32_t x) except -1:
 
 
 cdef inline int fill(Ints *v, Py_ssize_t n, int32_t x) except -1:
-    """Lengthens `v` to n items with x."""
-    cdef Py_ssize_t i
+    """Lengthens `v` to n items with x; other threads have their turns."""
+    cdef Py_ssize_t i, end
     cdef int32_t *at
     if n > v.n:
         reserve(v, n)
-        at = v.at
-        for i in range(v.n, n):
-            at[i] = x
+        at, i = v.at, v.n
+        while i < n:
+            end = min(i + FILLED, n)
+            while i < end:
+                at[i] = x
+                i += 1
+            if i < n:
+                give_way()
         v.n = n
     return 0
 
@@ -142,6 +152,7 @@ cdef inline int put(Map *m, uint64_t key, int32_t value) except -1:
             for i in range(m.mask + 1):
                 if m.key[i]:
                     _place(&bigger, m.key[i], m.value[i])
+                turn(i)
             forget(m)
         m[0] = bigger
     _place(m, key, value)

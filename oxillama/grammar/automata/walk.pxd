@@ -16,6 +16,7 @@ cdef class Walk:
     cdef bint escaping          # notes in `escapes` where a stack may be empty in the middle of a token
     cdef Ints escapes           # (kind, place): see `below`
     cdef Py_ssize_t n_below     # nodes below them
+    cdef Py_ssize_t n_passed    # nodes and tokens looked at, for turns of other threads
     cdef int n_classes, n_columns
     cdef int column_of[N_SHAPE_CLASSES]     # of a class of characters, in the table of steps
     cdef Ints groups[3]         # classes of bytes that make up a-z, A-Z, 0-9

@@ -11,6 +11,7 @@ from oxillama.grammar.automata.stacks cimport Stacks
 from oxillama.grammar.automata.trie cimport (
     BEYOND, DIGIT, LOWER, N_SHAPE_CLASSES, PLAIN_CHARS, UPPER, Shapes, TokenTrie, Trie, shape_class
 )
+from oxillama.grammar.automata.turns cimport turn
 from oxillama.grammar.automata.vectors cimport drop, fill, push
 
 cdef enum:
@@ -136,6 +137,8 @@ cdef class Walk:
         if i < last:
             path[t.depth.at[i] - 1] = node
         while i < last:
+            self.n_passed += 1
+            turn(self.n_passed)
             depth = t.depth.at[i]
             node = path[depth - 1]
             c = class_of[t.byte.at[i]]
@@ -174,6 +177,8 @@ cdef class Walk:
         cdef int32_t here, k, column
         path[depth] = node
         while i < last and self.n_below <= MUCH_BELOW:
+            self.n_passed += 1
+            turn(self.n_passed)
             depth = t.depth.at[i]
             node = path[depth - 1]
             column = self.column_of[t.cls.at[i]]
@@ -229,6 +234,8 @@ cdef class Walk:
         cdef const uint8_t *text = <const uint8_t *> self.trie.blob + self.trie.start.at[token]
         cdef int32_t n = self.trie.start.at[token + 1] - self.trie.start.at[token]
         cdef int32_t row, c
+        self.n_passed += 1
+        turn(self.n_passed)
         while at < n:
             c = self.automaton.class_of[text[at]]
             row = s.row.at[node]

@@ -5,11 +5,19 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from oxillama.errors import GrammarError
 from oxillama.grammar.json_schema.literals import TYPES, Literal, fraction, refusal
 
-__all__ = ["counted", "finite", "flagged", "listed", "mapped", "names", "type_mask"]
+__all__ = ["check_demands", "counted", "finite", "flagged", "listed", "mapped", "names", "type_mask"]
 
 MAX_DIGITS = 400
+MAX_DEMANDS = 20_000  # on values, each of which takes a rule
+
+
+def check_demands(n: int) -> None:
+    """Raises GrammarError for more demands on values than a schema may lead to."""
+    if n > MAX_DEMANDS:
+        raise GrammarError(f"the schema leads to more than {MAX_DEMANDS} different demands on values")
 
 
 def listed(literal: Literal, keyword: str) -> list[Any]:

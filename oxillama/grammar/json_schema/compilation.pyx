@@ -4,9 +4,11 @@
 from functools import partial
 from heapq import heappop, heappush
 
+from oxillama._util.freeing import empty
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Automaton, NoTextError
 from oxillama.grammar.json_schema.arrays import array_expr
+from oxillama.grammar.json_schema.checks import check_demands
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.json_text import LIKELY_REFUSED
 from oxillama.grammar.json_schema.keywords import SPEAKING
@@ -22,7 +24,6 @@ from oxillama.grammar.json_schema.literal cimport Literal
 from oxillama.grammar.automata.rules cimport Rules
 
 cdef enum:
-    MAX_RULES = 20_000
     MAX_PLACES = 5              # that an error names
 
 cdef frozenset SIMPLE = frozenset(("string", "number", "integer", "boolean"))
@@ -107,7 +108,14 @@ cdef class Compilation:
         Raises GrammarError; for a schema that has none with the places of strings and numbers that have none, which may
         be why.
         """
-        root = self.root()
+        try:
+            return self.compiled(self.root())
+        finally:
+            self.objects.drop()
+            self.tableau.drop()
+            empty(self.known, self.alone, self.todo)
+
+    cdef object compiled(self, int root):
         try:
             return Automaton(self.rules, root)
         except NoTextError as error:
@@ -124,8 +132,7 @@ cdef class Compilation:
         while self.todo:
             _, _, rule, literals = heappop(self.todo)
             self.rules.define(rule, self.expression(literals))
-            if len(self.known) > MAX_RULES:
-                raise GrammarError(f"the schema leads to more than {MAX_RULES} different demands on values")
+            check_demands(len(self.known))
         self.texts.finish()
         return root
 

@@ -4,6 +4,7 @@ from fractions import Fraction
 from itertools import repeat
 from typing import Any
 
+from oxillama._util.freeing import empty
 from oxillama.errors import GrammarError
 from oxillama.grammar.automaton import Budget
 from oxillama.grammar.json_schema.documents import Documents
@@ -40,6 +41,10 @@ class Disjoint:
             self.budget.spend(PAIR_UNITS, PAIRS)
             self._apart[key] = self._apart[b.key, a.key] = self._are_apart(a, b, common, depth)
         return self._apart[key] if depth == DEPTH else self._are_apart(a, b, common, depth)
+
+    def drop(self) -> None:
+        """Frees what was kept, piece by piece."""
+        empty(self._parts, self._apart, self.known_types, self._tags)
 
     def groups(self, each: list[Literal]) -> list[int]:
         """Numbers the literals by groups whose members exclude each other, -1 for none: literals with lists of

@@ -8,7 +8,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.automata.budget import Budget
 from oxillama.grammar.automata.dfa import Part
 from oxillama.grammar.json_schema.branch import Branch, Fork
-from oxillama.grammar.json_schema.checks import counted, finite, listed, mapped, names, type_mask
+from oxillama.grammar.json_schema.checks import check_demands, counted, finite, listed, mapped, names, type_mask
 from oxillama.grammar.json_schema.disjoint import PAIRS, Disjoint
 from oxillama.grammar.json_schema.documents import Documents
 from oxillama.grammar.json_schema.formats import FORMATS, REFUSED
@@ -89,6 +89,7 @@ def _values(tableau: Expansion, branch: Branch, keyword: str, literal: Literal, 
         elif kind == NUMBER:
             numbers.setdefault(finite(literal, keyword, value), spelled(value))
         elif kind in (ARRAY, OBJECT):
+            check_demands(len(value))
             tableau.budget.spend(2 * len(value), "a value of many parts")
             others.append(made(tableau.documents, literal, keyword, composite(value), i))
     branch.types &= mask

@@ -58,6 +58,8 @@ def is_graph(Plan plan not None):
     size = 1
     for group in plan.groups:
         size *= len(group) + 1
+        if size > MAX_NODES:
+            return False
     return len(plan.groups) > 1 and size <= MAX_NODES and size * len(plan.pairs()) <= MAX_EDGES
 
 

@@ -13,6 +13,7 @@ from libc.stdint cimport int32_t
 
 from operator import itemgetter
 
+from oxillama._util.freeing import empty
 from oxillama.errors import GrammarError
 from oxillama.grammar.automata.dfa import matches
 from oxillama.grammar.json_schema.checks import counted, mapped, names
@@ -199,6 +200,13 @@ cdef class Objects:
             self.exprs[key] = found
         return found
 
+    def drop(self):
+        """Frees what was kept, piece by piece."""
+        cdef ObjectSchema schema
+        for schema in self.schemas.values():
+            empty(schema.properties)
+        empty(self.pairs, self.exprs, self.keys, self.schemas)
+
     cdef ObjectSchema schema_of(self, Literal literal):
         cdef tuple key = literal.its_key()
         found = self.schemas.get(key)
@@ -235,6 +243,13 @@ cdef class Objects:
         cdef Plan plan = self.plan(literals, schemas)
         if plan is None or (plan.wanted and not can_be_met(plan)):
             return rules.alt(())
+        try:
+            return self.planned(plan, literals, any_order)
+        finally:
+            empty(*plan.groups, plan.groups)
+
+    cdef object planned(self, Plan plan, literals, bint any_order):
+        cdef Rules rules = self.rules
         simplify(plan, literals)
         if any_order and not self.texts.narrow and len(plan.pairs()) <= MAX_PERMUTED and not plan.others:
             plan.groups = [[pair] for pair in plan.pairs()]

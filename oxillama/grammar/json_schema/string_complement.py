@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 
+from oxillama._util.freeing import free
 from oxillama.grammar.automaton import Range
 from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.regex import ANY
@@ -59,7 +60,11 @@ def complement_expr(texts: JsonText, names: frozenset[str]) -> int:
         edges += [(at, letters[c], to) for c, to in branches.items()]
         if at not in ends:
             edges.append((at, texts.quote, end))
-    return rules.seq((texts.quote, rules.graph(n + 2 + len(_LEADS), edges, [end], starts, n)))
+    try:
+        return rules.seq((texts.quote, rules.graph(n + 2 + len(_LEADS), edges, [end], starts, n)))
+    finally:
+        free(edges)
+        free(children)
 
 
 def _escaped(texts: JsonText) -> int:

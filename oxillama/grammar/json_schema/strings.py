@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from oxillama.grammar.automata.dfa import Part, matches
-from oxillama.grammar.automaton import Budget
+from oxillama.grammar.automaton import Budget, in_order
 from oxillama.grammar.json_schema.formats import FORMATS, NARROW_FORMATS
 from oxillama.grammar.json_schema.json_text import JsonText
 from oxillama.grammar.json_schema.string_complement import complement_expr, is_plain_text
@@ -112,7 +112,7 @@ def string_expr(texts: JsonText, s: Strings) -> int:
 def _listed(texts: JsonText, s: Strings) -> int:
     assert s.allowed is not None
     texts.budget.spend(len(s.allowed) + 2 * sum([part.node.n_states for part in s.parts]), "a list of texts")
-    return texts.rules.alt([texts.written(text) for text in s.those(sorted(s.allowed), texts.budget)])
+    return texts.rules.alt([texts.written(text) for text in s.those(in_order(s.allowed), texts.budget)])
 
 
 _ANY = Strings()

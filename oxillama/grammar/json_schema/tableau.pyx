@@ -8,6 +8,7 @@ out. A branch that is left says which types there may be, and for each which sch
 
 cimport cython
 
+from oxillama._util.freeing import empty
 from oxillama.errors import GrammarError
 from oxillama.grammar.json_schema.disjoint import Disjoint
 from oxillama.grammar.json_schema.keywords import HANDLERS, OF_ARRAYS, OF_OBJECTS
@@ -120,37 +121,46 @@ cdef class Tableau:
         cdef list done = []
         cdef list todo = [(Branch(), list(literals))]
         cdef Py_ssize_t n_probes = MAX_PROBES
+        self.work = 0
+        self.links = None
+        try:
+            while todo:
+                self.branch_out(done, todo, &n_probes)
+        except GrammarError:
+            empty(todo, done)   # thousands of branches with their facts
+            raise
+        return done
+
+    cdef int branch_out(self, list done, list todo, Py_ssize_t *n_probes) except -1:
+        """Follows one branch to where it is done, or to the ways of its shortest fork."""
         cdef Branch branch
         cdef Fork fork
         cdef Way way
         cdef Py_ssize_t at
-        self.work = 0
-        self.links = None
-        while todo:
-            branch, demands = <tuple> todo.pop()
-            self.settle(branch, <list> demands)
-            if not branch.types:
-                continue
-            if not branch.forks:
-                if self.links is not None:
-                    self.budget.spend(2 * len(branch.unevaluated) * len(self.links.parents), COMBINATIONS)
-                    resolve(self.documents, branch, self.links)
-                done.append(branch)
-                continue
-            if n_probes and self.links is None:
-                n_probes -= 1
-                self.find_too_many(branch, len(done) + len(todo))
-            at = shortest(branch.forks)
-            fork = branch.forks[at]
-            branch.forks = branch.forks[:at] + branch.forks[at + 1:]
-            self.budget.spend(fork.n * (4 + (len(branch.seen) + len(branch.objects)) // 16), COMBINATIONS)
-            if len(done) + len(todo) + fork.n > MAX_BRANCHES:
-                raise self.too_many((<Way> fork.ways[0]).literals[0])
-            for way in fork.ways[:0:-1]:
-                todo.append((branch.copy(), way.literals[:]))
-            way = fork.ways[0]
-            todo.append((branch, way.literals[:]))
-        return done
+        branch, demands = <tuple> todo.pop()
+        self.settle(branch, <list> demands)
+        if not branch.types:
+            return 0
+        if not branch.forks:
+            if self.links is not None:
+                self.budget.spend(2 * len(branch.unevaluated) * len(self.links.parents), COMBINATIONS)
+                resolve(self.documents, branch, self.links)
+            done.append(branch)
+            return 0
+        if n_probes[0] and self.links is None:
+            n_probes[0] -= 1
+            self.find_too_many(branch, len(done) + len(todo))
+        at = shortest(branch.forks)
+        fork = branch.forks[at]
+        branch.forks = branch.forks[:at] + branch.forks[at + 1:]
+        self.budget.spend(fork.n * (4 + (len(branch.seen) + len(branch.objects)) // 16), COMBINATIONS)
+        if len(done) + len(todo) + fork.n > MAX_BRANCHES:
+            raise self.too_many((<Way> fork.ways[0]).literals[0])
+        for way in fork.ways[:0:-1]:
+            todo.append((branch.copy(), way.literals[:]))
+        way = fork.ways[0]
+        todo.append((branch, way.literals[:]))
+        return 0
 
     cdef int find_too_many(self, Branch branch, Py_ssize_t n_known) except -1:
         """Raises GrammarError, as the search for all branches would, if the forks are independent and too many."""
@@ -178,6 +188,11 @@ cdef class Tableau:
         self.examined = []
         self.settle(branch, literals)
         return self.examined
+
+    def drop(self):
+        """Frees what was kept, piece by piece."""
+        self.disjoint.drop()
+        empty(self.readings, self.facts, self.forks)
 
     def combinations(self, literals):
         """A guess at the number of branches of a demand, as the number of bits of it; 0 for what can't be known yet."""

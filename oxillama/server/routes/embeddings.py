@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +16,10 @@ from oxillama.core.prompts import Side
 from oxillama.core.ranking import ranked, read_pairs
 from oxillama.server.embedding_run import check_count, check_size, computed, engine_errors
 from oxillama.server.errors import bad_value
-from oxillama.server.exchange import Exchange, dumped, new_id
+from oxillama.server.exchange import PART, Exchange, dumped, new_id
 from oxillama.server.field_types import Values
 from oxillama.server.fields_numbers import CLASSIFY, EMBEDDINGS, RERANK, SCORE
-from oxillama.server.json_pieces import Body, written
+from oxillama.server.json_pieces import Body, in_parts, written_parts
 from oxillama.server.models import Chosen
 
 __all__ = ["classify", "embeddings", "rerank", "score"]
@@ -67,12 +67,21 @@ async def embeddings(exchange: Exchange) -> None:
         options = wanted.options | adapters_of(chosen) | {"truncate": side}
         return EmbeddingBatch(context, wanted.texts, pooling, options, size=size)
 
-    def shape(vectors: Any, n_tokens: int) -> bytes:
-        data = b",".join(b'{"object":"embedding","index":%d,"embedding":%b}' % (i, wanted.written(vector))
-                         for i, vector in enumerate(vectors))  # fmt: skip
+    def shape(vectors: Any, n_tokens: int) -> list[bytes]:
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         rest = dumped({"model": chosen.name, "usage": usage})
-        return b'{"object":"list","data":[%b],%b' % (data, rest[1:])
+
+        def pieces() -> Iterator[bytes]:
+            yield b'{"object":"list","data":['
+            for i, vector in enumerate(vectors):
+                yield b'%b{"object":"embedding","index":%d,"embedding":%b}' % (
+                    b"," if i else b"",
+                    i,
+                    wanted.written(vector),
+                )
+            yield b"],%b" % rest[1:]
+
+        return in_parts(pieces(), PART)
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
@@ -124,7 +133,7 @@ async def rerank(exchange: Exchange) -> None:
         pairs = read_pairs(context, query, documents, None, *read_truncation(values, context.context_size))
         return EmbeddingBatch(context, pairs, "rank", adapters_of(chosen), name="documents")
 
-    def shape(rows: list[Any], n_tokens: int) -> bytes:
+    def shape(rows: list[Any], n_tokens: int) -> list[bytes]:
         best = ranked(rows, top_n)
         results: list[Body] = [{"index": one.index, "relevance_score": one.score} for one in best]
         if shows:
@@ -133,7 +142,7 @@ async def rerank(exchange: Exchange) -> None:
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         counted = {"tokens": {"input_tokens": n_tokens, "output_tokens": 0}}  # as Cohere's clients read it
         said = {"id": new_id("rerank-"), "model": chosen.name, "results": results, "usage": usage, "meta": counted}
-        return written(said)
+        return written_parts(said, PART)
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
@@ -164,7 +173,7 @@ async def score(exchange: Exchange) -> None:
         ids = [context.factory.cut(f"text_{i}", text, *cut)[0] for pair in pairs for i, text in enumerate(pair, 1)]
         return EmbeddingBatch(context, ids, None, {"normalize": True, **adapters_of(chosen)})
 
-    def shape(rows: Any, n_tokens: int) -> bytes:
+    def shape(rows: Any, n_tokens: int) -> list[bytes]:
         if ranks:
             scores = [float(row[0]) for row in rows]
         else:
@@ -172,7 +181,7 @@ async def score(exchange: Exchange) -> None:
         data = [{"index": i, "object": "score", "score": value} for i, value in enumerate(scores)]
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         head = {"id": new_id("score-"), "object": "list", "created": int(time.time()), "model": chosen.name}
-        return written({**head, "data": data, "usage": usage})
+        return written_parts({**head, "data": data, "usage": usage}, PART)
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
@@ -191,11 +200,11 @@ async def classify(exchange: Exchange) -> None:
         side, size = read_truncation(values, context.context_size)
         return EmbeddingBatch(context, listed, "rank", {"truncate": side, **adapters_of(chosen)}, size=size)
 
-    def shape(rows: Any, n_tokens: int) -> bytes:
+    def shape(rows: Any, n_tokens: int) -> list[bytes]:
         data = [labelled(i, probabilities(row, head.of_first), head.labels) for i, row in enumerate(rows)]
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens, "completion_tokens": 0}
         base = {"id": new_id("classify-"), "object": "list", "created": int(time.time()), "model": chosen.name}
-        return written({**base, "data": data, "usage": usage})
+        return written_parts({**base, "data": data, "usage": usage}, PART)
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from oxillama._util.float_text import json_of
@@ -12,10 +13,10 @@ from oxillama.core.prompts import check_length, cut_text
 from oxillama.engine.engine import Engine
 from oxillama.server.embedding_run import check_count, computed
 from oxillama.server.errors import bad_value
-from oxillama.server.exchange import Exchange, dumped
+from oxillama.server.exchange import PART, Exchange, dumped
 from oxillama.server.field_types import Values
 from oxillama.server.fields_ollama import EMBED, EMBEDDINGS
-from oxillama.server.json_pieces import Body
+from oxillama.server.json_pieces import Body, in_parts
 from oxillama.server.ollama.names import nanoseconds, read_name
 from oxillama.server.routes.ollama import read_chosen, read_served, read_stay
 
@@ -27,12 +28,13 @@ async def embed(exchange: Exchange) -> None:
     values = await exchange.fields(EMBED)
     texts, place = read_texts(values)
 
-    def shape(vectors: list[bytes], n_tokens: int, load: float) -> bytes:
+    def shape(vectors: Iterable[bytes], n_tokens: int, load: float) -> list[bytes]:
         head = dumped({"model": read_name(values)})[:-1]
         elapsed = time.perf_counter() - exchange.began
         times = {"total_duration": nanoseconds(elapsed), "load_duration": nanoseconds(load)}
         rest = dumped({**times, "prompt_eval_count": n_tokens})[1:]
-        return b'%b,"embeddings":[%b],%b' % (head, b",".join(vectors), rest)
+        listed = (b"," * (i > 0) + vector for i, vector in enumerate(vectors))
+        return in_parts(chain((head, b',"embeddings":['), listed, (b"],", rest)), PART)
 
     await embedded(exchange, values, place, texts, shape)
 
@@ -47,8 +49,8 @@ async def embeddings(exchange: Exchange) -> None:
     """POST /api/embeddings: the older path, for one text."""
     values = await exchange.fields(EMBEDDINGS)
 
-    def shape(vectors: list[bytes], n_tokens: int, load: float) -> bytes:
-        return b'{"embedding":%b}' % (vectors[0] if vectors else b"[]")
+    def shape(vectors: Iterable[bytes], n_tokens: int, load: float) -> list[bytes]:
+        return [b'{"embedding":%b}' % next(iter(vectors), b"[]")]
 
     await embedded(exchange, values, "prompt", read_prompt(values), shape)
 
@@ -87,9 +89,7 @@ async def embedded(exchange: Exchange, values: Values, name: str, texts: list[st
         return EmbeddingBatch(engine.context, ids, pooling, options, name=name.partition("[")[0])
 
     if texts:
-        body = await computed(
-            exchange, chosen, make, lambda vectors, n: shape([json_of(vector) for vector in vectors], n, load)
-        )
+        body = await computed(exchange, chosen, make, lambda vectors, n: shape(map(json_of, vectors), n, load))
     else:
         body = shape([], 0, load)
     await exchange.answer(body, "application/json")

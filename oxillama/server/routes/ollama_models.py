@@ -11,10 +11,10 @@ from oxillama.errors import LoadError
 from oxillama.gguf import open as open_gguf
 from oxillama.sampling import SamplerChain
 from oxillama.server.errors import ApiError
-from oxillama.server.exchange import Exchange
+from oxillama.server.exchange import PART, Exchange
 from oxillama.server.field_types import Record, Values
 from oxillama.server.fields_ollama import COPY, CREATE, REGISTRY, SHOW
-from oxillama.server.json_pieces import Body, written
+from oxillama.server.json_pieces import Body, written_parts
 from oxillama.server.model_facts import Facts
 from oxillama.server.models import SHOWN_SAMPLING, ServedModel
 from oxillama.server.ollama.facts import TEMPLATE, details, facts_of, model_info, tensors_of
@@ -100,7 +100,7 @@ async def show(exchange: Exchange) -> None:
     with models.find(name).in_use():
         try:
             form = exchange.service.config.tool_format
-            body = await exchange.elsewhere(lambda: written(shown(model, models.template, verbose, form)))
+            body = await exchange.elsewhere(lambda: written_parts(shown(model, models.template, verbose, form), PART))
         except LoadError:
             text = f"the file of the model {model.id} can't be read"
             raise ApiError(503, "engine_failed", text, headers={"Retry-After": "60"}) from None
