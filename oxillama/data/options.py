@@ -60,9 +60,9 @@ class Options:
         names = [name for name in given if name != "max_in_flight" and name not in REFUSED]
         check_options("chat" if chat else "generate", names)
         given = given_of(given)
-        self.schema = None
-        if "json_schema" in given:
-            given["json_schema"] = self.schema = read_schema(given["json_schema"])
+        self.schema = read_schema(given["json_schema"]) if "json_schema" in given else None
+        if self.schema is not None:
+            given = given | {"json_schema": self.schema}
         own = {name: value for name, value in given.items() if name != "max_in_flight"}
         if own.get("echo") and (chat or self.schema is not None):
             raise ConfigError("echo must be left out with messages, and with json_schema: JSON is all of the text")
