@@ -228,7 +228,7 @@ def test_a_model_that_cant_be_loaded(tmp_path, caplog):
     assert other.get("/ready").status == 503
     answer = other.post(COMPLETIONS, prompt="a", model="bad")
     assert (answer.status, answer.error["code"]) == (503, "engine_failed")
-    assert other.get("/health").json == {"status": "loading"}
+    assert other.get("/health").json == {"status": "failed"}
     assert "the model bad can't be loaded" in caplog.text
 
 
