@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import json
 import socket
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError, headers_too_large, too_many_connections
 from oxillama.server.headers import encoded
 from oxillama.server.peers import PeerCounts, Peers
-from oxillama.server.upgrade import body_parser
+from oxillama.server.upgrade import next_parser, unread_from
 from oxillama.server.watches import EndWatch, StallWatch
 from oxillama.server.wire import Wire
 
@@ -102,6 +101,7 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
             self._n_head = 0
             self._answering: Any = None  # the cycle that is, of several whose requests came together
             self._held = self._piece = b""
+            self._unread: bytes | None = None  # of a piece, behind headers that offer another protocol
             self._broken: ApiError | None = None
             self._is_refused = False
 
@@ -185,8 +185,11 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
         def _parse_piece(self, piece: bytes) -> None:
             if not self._has_more:
                 self._n_head += len(piece)
-            self._piece = piece
-            super().data_received(piece)
+            unread: bytes | None = piece
+            while unread is not None and not self.transport.is_closing():
+                self._piece, self._unread = unread, None
+                super().data_received(unread)
+                unread = self._unread
             if self.transport.is_closing():
                 return
             if self._is_read:
@@ -202,13 +205,12 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
             self.cycle.more_body = False  # also of a request that was answered already
 
         def _unsupported_upgrade_warning(self) -> None:
-            """Goes on with HTTP/1.1; the connection ends behind a request whose body has another parser."""
-            end: tuple[Any, ...] = getattr(sys.exception(), "args", ())
-            parser = body_parser(self, self.headers) if end else None  # h11 reads bodies in any case
-            if parser is not None:
-                self.cycle.more_body, self.cycle.keep_alive = True, False
-                self.parser = parser
-                super().data_received(self._piece[end[0] :])
+            """Goes on with HTTP/1.1, with another parser where this one has stopped."""
+            at = unread_from()
+            if at is None:
+                return
+            self.parser, self.cycle.more_body = next_parser(self, self.headers)
+            self._unread = self._piece[at:] or None
 
         def send_400_response(self, msg: str) -> None:
             error = ApiError(400, "invalid_http", msg)
