@@ -142,9 +142,9 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
 
             With TLS asyncio closes it in any case.
             """
-            if self.scheme == "https" or self.transport.is_closing() or not (self._held or self._is_answering):
+            if self.scheme == "https" or self.transport.is_closing() or not (self._held or self._owes):
                 return None
-            self._end = EndWatch(self.transport, self.loop, lambda: self._is_answering, self._is_silent)
+            self._end = EndWatch(self.transport, self.loop, lambda: self._owes, self._is_silent)
             for function in list(self._on_half_closed):
                 function()
             return True
@@ -214,10 +214,24 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
 
         def send_400_response(self, msg: str) -> None:
             error = ApiError(400, "invalid_http", msg)
-            if self._is_answering:  # what came before it is answered first
+            self._drop_broken()
+            if self._owes:  # what came before it is answered first
                 self._broken = error
             else:
                 self._refuse(error)
+
+        def _drop_broken(self) -> None:
+            """Forgets a request whose body is broken off, and that waits behind others in httptools' pipeline."""
+            pipeline = getattr(self, "pipeline", None)
+            if pipeline and self._has_more:
+                pipeline.popleft()
+                self.cycle = pipeline[0][0] if pipeline else self._answering
+
+        @property
+        def _owes(self) -> bool:
+            """Whether a request is here as a whole whose answer is not, be it before one whose body still comes."""
+            first = self._answering
+            return self._is_answering or (first is not None and first is not self.cycle and not first.response_complete)
 
         @property
         def _begun(self) -> bool:
@@ -258,7 +272,7 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
                 data, self._held = self._held, b""
                 self.transport.release()
                 self._parse(data)
-            if self._end is not None and not self._is_answering:
+            if self._end is not None and not self._owes:
                 self.transport.close()
 
         def pause_writing(self) -> None:

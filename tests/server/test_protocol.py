@@ -385,6 +385,38 @@ def test_an_upgrade_that_is_not_made_changes_nothing(served):
     assert statuses(all_of(raw(port, head(extra=extra)))) == [200]
 
 
+@pytest.mark.parametrize("before", [b"", head()])
+def test_a_body_whose_end_is_told_twice_is_refused_and_nothing_behind_it_is_read(served, before):
+    """A proxy may have taken the other one for its end, and the rest for a request of another client."""
+    _, port = served
+    both = "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"
+    start = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{both}\r\n0\r\n\r\n"
+    received = all_of(raw(port, before + start.encode() + head("/version")))
+    assert statuses(received) == [200] * bool(before) + [400]
+
+
+CHUNKED = (
+    "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_body_that_breaks_off_spoils_no_answer_before_it(served, n, cut):
+    """All in one piece, or the broken part by itself."""
+    _, port = served
+    before = (head("/nothing") + request_bytes(CHAT, SHORT) + head("/version"))[: 1 << 20] * n
+    for broken in ("zz\r\n", "3\r\nabcd", "5\r\n"):
+        data = before + CHUNKED.encode() + broken.encode()
+        made = raw(port, data[: len(data) - cut * len(broken)])
+        time.sleep(0.05 * cut)
+        made.sendall(data[len(data) - cut * len(broken) :])
+        ends = broken == "5\r\n"  # here the client ends in the middle, where no answer is due
+        if ends:
+            made.shutdown(socket.SHUT_WR)
+        assert statuses(all_of(made)) == [404, 200, 200] * n + [400] * (not ends)
+
+
 OFFER = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
 INNER = head("/inner")  # a request that stands in a body is none
 
