@@ -400,6 +400,10 @@ class Models:
             for adapter in model.engine.engine.loras if model.engine is not None else ():
                 yield f"{model.id}:{adapter}"
 
+    def means(self, names: set[str]) -> bool:
+        """Whether one of the names is a model's, so that no adapter can be asked for by it."""
+        return any(not names.isdisjoint((model.id, *model.aliases)) for model in self.all.values())
+
     def listed(self) -> list[Body]:
         """Models and adapters in OpenAI's form, with what they can do under `oxillama`."""
         found = []
