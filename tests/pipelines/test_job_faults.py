@@ -174,9 +174,9 @@ def test_an_error_of_the_system_keeps_its_number_and_gets_the_name(folder, monke
 def test_a_row_that_has_no_room_is_an_error_with_the_name_and_the_others_stay(folder):
     """A file that has reached its limit; without the limit, it goes on."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    journal = Journal("own.partial", {})
     resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))
     try:
-        journal = Journal("own.partial", {})
         with pytest.raises(OSError, match="File too large") as told:
             journal.add(0, "d", "x" * 4096, failed=False)
         journal.close()
