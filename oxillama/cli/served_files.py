@@ -24,8 +24,12 @@ class ModelLoader:
 
     def __call__(self) -> oxillama.Engine:
         engine = oxillama.load(**self.options)
-        for name, path in self.adapters:
-            engine.load_lora(name, path)
+        try:
+            for name, path in self.adapters:
+                engine.load_lora(name, path)
+        except BaseException:
+            engine.close()
+            raise
         path = self.options["model_path"]
         logging.getLogger("oxillama").info("loaded %s", path or "the model that ships with oxillama")
         return engine

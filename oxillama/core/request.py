@@ -62,7 +62,7 @@ class SnapshotProtocol(Protocol):
 
         base: a snapshot in the same folder that was written before: what it has isn't written again, and the new one
             needs it, and what it needs. Nothing is taken from one with 1,024 others before it, or of kernels with other
-            digits: the new one is whole then. path must not be a file that base needs.
+            digits: the new one is whole then. path must not be a file that base needs. Deprecated: give `shared`.
         compress: with zstd. shared: what whole blocks of tokens hold goes to the folder `blocks` beside the file, once
             for all snapshots there; `oxillama.snapshot.collect_garbage` removes what none needs.
         format: 1 writes what the original reads: attention's KV as float32.

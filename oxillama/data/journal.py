@@ -163,7 +163,7 @@ class Journal:
         return self._n_failed
 
     def add(self, key: Key, digest: str, value: Any, *, failed: bool) -> None:
-        """Writes a finished row. Raises OSError; the row is then not there."""
+        """Writes a finished row. Raises OSError with the file's name; the row is then not there."""
         with DeferredInterrupt():
             place = self._write({"key": key, "digest": digest, "failed": failed, "value": value})
             self._know(key, *place, digest, failed)
@@ -176,8 +176,10 @@ class Journal:
             view = memoryview(data)
             while view:
                 view = view[self._file.write(view) :]
-        except BaseException:
+        except BaseException as error:
             self._file.truncate(start)
+            if isinstance(error, OSError) and error.errno is not None:  # writing tells no name
+                raise OSError(error.errno, error.strerror, self.path) from error
             raise
         return start, len(data)
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import FileIO
 from types import TracebackType
 from typing import Self
@@ -36,7 +37,8 @@ class KeyTable:
 
     def _made(self) -> FileIO:
         with tempfile.TemporaryFile(dir=self._folder, prefix=".oxillama-") as file:
-            file.truncate(self._slot << self._bits)  # zeros, of which a file system keeps none
+            with self._named():
+                file.truncate(self._slot << self._bits)  # zeros, of which a file system keeps none
             return FileIO(os.dup(file.fileno()), "r+")
 
     def __len__(self) -> int:
@@ -72,8 +74,17 @@ class KeyTable:
             place %= last
 
     def _write(self, place: int, data: bytes) -> None:
-        if os.pwrite(self._file.fileno(), data, place * self._slot) < len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._folder)
+        with self._named():
+            if os.pwrite(self._file.fileno(), data, place * self._slot) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Gives errors of writing the folder's name; the file has none."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._folder) from error
 
     def _grow(self) -> None:
         before, bits = self._file, self._bits

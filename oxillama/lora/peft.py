@@ -14,9 +14,10 @@ from oxillama.errors import LoraError, ModelNotFoundError, UnsupportedModelError
 from oxillama.lora.factors import Change, check_scale, check_shapes, check_values
 from oxillama.lora.safetensors import SafeTensors, open_file, read_safetensors, refuse
 
-__all__ = ["CONFIG", "WEIGHTS", "PeftConfig", "read_peft"]
+__all__ = ["ADAPTER_FILES", "CONFIG", "WEIGHTS", "PeftConfig", "read_peft"]
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_FILES = (CONFIG, WEIGHTS)
 OLD_WEIGHTS = "adapter_model.bin"  # a pickle
 MAX_CONFIG = 16 << 20
 

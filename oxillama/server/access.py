@@ -39,10 +39,14 @@ def admit(exchange: Exchange) -> None:
 
 
 def _check_headers(exchange: Exchange) -> None:
-    """Checks number and size, also of headers that came in one piece, and those of a server that doesn't look."""
+    """Checks number and size, also of headers that came in one piece, and those of a server that doesn't look; and that
+    no proxy in front can take another part of what came for the body (RFC 9112, section 6.3), as h11 allows."""
     given, most = exchange.scope["headers"], exchange.service.config.max_headers
     if len(given) > MAX_HEADERS:
         raise ApiError(431, "too_many_headers", f"a request may have {MAX_HEADERS} headers")
+    if "content-length" in exchange.headers and "transfer-encoding" in exchange.headers:
+        text = "a request has Content-Length or Transfer-Encoding, not both"
+        raise ApiError(400, "invalid_http", text, headers={"Connection": "close"})
     line = len(exchange.method) + len(exchange.scope.get("raw_path") or exchange.path) + len("  HTTP/1.1\r\n")
     query = exchange.scope.get("query_string", b"")
     size = line + (len(query) + 1 if query else 0) + sum(len(name) + len(value) + 4 for name, value in given) + 2

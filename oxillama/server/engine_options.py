@@ -9,7 +9,7 @@ from oxillama.core.prompts import check_length
 from oxillama.drafts.prompt_lookup import PromptLookup
 from oxillama.errors import ContextOverflowError
 from oxillama.sampler_config import MAX_SEED
-from oxillama.server.errors import bad_value
+from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.field_types import Values
 from oxillama.server.fields import CONSTRAINTS, FORMS, SERVING
@@ -108,14 +108,16 @@ def _read_serving(values: Values, exchange: Exchange, chosen: Chosen) -> Keyword
         found["priority"] = max(-priority, 0)
     found["cache_salt"] = exchange.service.salt_of(exchange.key.name, values.get("cache_salt"))
     adapters = [(one["name"], one.get("scale", 1.0)) for one in values.get("lora", ())]
-    if chosen.adapter is not None:
-        adapters.append((chosen.adapter, 1.0))
     known = chosen.model.ready.engine.loras
     for i, (name, _) in enumerate(adapters):
         if name not in known:
             there = ", ".join(known) or "there is none"
             place = f"lora[{i}].name"
             raise bad_value(place, f"{place} must be a loaded adapter ({there}), not {name!r:.60}")
+    if chosen.adapter is not None:
+        if chosen.adapter not in known:
+            raise ApiError(404, "model_not_found", f"the adapter {chosen.adapter!r:.80} was unloaded", "model")
+        adapters.append((chosen.adapter, 1.0))
     return found | ({"lora": adapters} if adapters else {})
 
 

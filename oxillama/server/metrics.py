@@ -12,10 +12,11 @@ from pathlib import Path
 from oxillama.metrics import CONTENT_TYPE, OPENMETRICS_CONTENT_TYPE, REQUEST_BUCKETS, Histogram, MetricsSnapshot
 from oxillama.server.log_output import LOSSES
 
-__all__ = ["ServerMetrics", "content_type", "merged", "process_metrics"]
+__all__ = ["STATES", "ServerMetrics", "content_type", "merged", "model_states", "process_metrics"]
 
 Labels = tuple[tuple[str, str], ...]
 MOST_OBSERVED = 1024
+STATES = ("loading", "ready", "failed", "idle")  # of models
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -115,6 +116,15 @@ def merged(snapshots: Mapping[str, MetricsSnapshot], *, openmetrics: bool = Fals
             elif len(head) < 2 and line != "# EOF":
                 head.append(line)
     return "".join(f"{line}\n" for head, samples in families.values() for line in (*head, *samples))
+
+
+def model_states(states: Mapping[str, str]) -> str:
+    """Lines about the states of models, by their names: 1 for the one that each is in."""
+    name = "oxillama_model_state"
+    lines = [f"# HELP {name} State of each model: 1 of the one that it is in.", f"# TYPE {name} gauge"]
+    for model, state in states.items():
+        lines += [f"{name}{labelled((('model', model), ('state', one)))} {int(one == state)}" for one in STATES]
+    return "\n".join(lines) + "\n"
 
 
 def process_metrics(openmetrics: bool, proc: str | Path = "/proc") -> str:

@@ -1,4 +1,5 @@
-"""Files of served models: whether they were changed under a running server, and that no answer tells where they are."""
+"""Files of served models: whether they were changed under a running server or can't be loaded, and that no answer
+tells where they are."""
 
 from __future__ import annotations
 
@@ -7,14 +8,24 @@ import os
 from collections.abc import Iterable
 
 from oxillama.engine.engine import Engine
-from oxillama.errors import ModelFileError, ThreadStartError
+from oxillama.errors import (
+    ConfigError,
+    LoadError,
+    LoraError,
+    ModelFileError,
+    ModelNotFoundError,
+    PackedFileError,
+    ThreadStartError,
+    UnsupportedModelError,
+)
 from oxillama.speculative.draft_model import DraftModel
 
-__all__ = ["file_fault", "is_passing", "stamp_of", "without_paths"]
+__all__ = ["CHANGED", "file_fault", "is_passing", "reason_of", "stamp_of", "without_paths"]
 
 # Of the system, which may have what was lacking a moment later.
 SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT)
 Stamp = tuple[int, int, int, int]
+CHANGED = "its file was changed, cut off or can't be read any more since it was loaded"
 
 
 def file_fault(engine: Engine, draft: object = None) -> ModelFileError | None:
@@ -45,6 +56,29 @@ def is_passing(error: BaseException) -> bool:
             return True
         seen = None if seen is None else seen.__cause__ or seen.__context__
     return False
+
+
+def reason_of(error: BaseException) -> str:
+    """Reason for which a model can't be loaded, by the kind of the error: its own words, which may tell a path, are for
+    the log."""
+    if is_passing(error):
+        return "the server is short of memory, of threads or of open files"
+    match error:
+        case ModelNotFoundError():
+            return "its file isn't there, or can't be read"
+        case LoraError():
+            return "an adapter doesn't fit it"
+        case PackedFileError():
+            return "its packed weights can't be used"
+        case UnsupportedModelError():
+            return "it is of a kind that isn't supported"
+        case LoadError():
+            return "its file is damaged, or lacks a part"
+        case ConfigError():
+            return "a setting or its draft doesn't fit it"
+        case OSError():
+            return "one of its files can't be read"
+    return "the log says why"
 
 
 def without_paths(text: str, paths: Iterable[str | None]) -> str:

@@ -33,7 +33,7 @@ from oxillama.server.json_pieces import Body
 from oxillama.server.loop_errors import Repeats
 from oxillama.server.memory import is_short_of
 from oxillama.server.model_facts import Facts
-from oxillama.server.model_files import Stamp, file_fault, is_passing, stamp_of, without_paths
+from oxillama.server.model_files import CHANGED, Stamp, file_fault, is_passing, reason_of, stamp_of, without_paths
 from oxillama.speculative.draft_model import DraftModel, check_same_vocabulary
 
 __all__ = ["OLLAMA", "PLAIN", "SHOWN_SAMPLING", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
@@ -62,6 +62,7 @@ class ServedModel:
     that name none; load_draft: what gives the draft, where it is a model. chain, ollama_chain: the sampling of requests
     that give none, and of those of Ollama's API. keep: seconds that it stays in memory after its last request, where a
     request said so. fault: what became of a file while it was in use. failed_with: files' stamps when loading failed.
+    reason: why it has failed, for clients.
     facts: as Ollama's API tells them, once they were asked for.
     """
 
@@ -85,6 +86,7 @@ class ServedModel:
     keep: float | None = None
     fault: ModelFileError | None = None
     failed_with: tuple[Stamp | None, ...] = ()
+    reason: str = ""
     facts: Facts | None = None
     fingerprint: str = ""
     capabilities: list[str] = field(default_factory=list)
@@ -169,12 +171,14 @@ class Models:
                 engine, known, draft = await in_thread(self._load, model.load, model.load_draft)
                 model.draft = draft or model.draft
                 self._loaded(model, AsyncEngine(engine), known)
-            except (OxiLlamaError, OSError, MemoryError) as error:
-                model.state, model.failed_with = "failed", stamps
+            except Exception as error:
+                model.state, model.failed_with, model.reason = "failed", stamps, reason_of(error)
                 again = is_passing(error) and self._comes_back(model) and (model.used_at > 0 or not model.at_start)
                 if not again or self._repeats.is_new(model.id) is not None:
                     remedy = " (the next request tries again)" if again else ""
-                    log.error("the model %s can't be loaded: %s%s", model.id, error or type(error).__name__, remedy)
+                    fault = None if isinstance(error, (OxiLlamaError, OSError, MemoryError)) else error  # of the server
+                    said = str(error) or type(error).__name__
+                    log.error("the model %s can't be loaded: %s%s", model.id, said, remedy, exc_info=fault)
                 if again:
                     model.state = "idle"
                     raise short_of(model, error) from error
@@ -205,7 +209,7 @@ class Models:
     def _loaded(model: ServedModel, engine: AsyncEngine, known: Known) -> None:
         model.chain, model.ollama_chain, model.fingerprint, model.capabilities = known
         model.engine, model.state, model.used_at = engine, "ready", time.monotonic()
-        model.fault = None
+        model.fault, model.reason = None, ""
         model.facts = model.keep = None  # of the file as it was, and of requests before it left
 
     async def unload(self, model: ServedModel) -> None:
@@ -258,6 +262,7 @@ class Models:
             return
         again = self._comes_back(model)
         model.state, model.fault, model.facts = "idle" if again else "failed", fault, None
+        model.reason = CHANGED
         remedy = "the next request loads it again" if again else "it answers no more until it is loaded again"
         log.error("the model %s can't be used any more: %s %s", model.id, fault, f"({remedy})")
         if model.load is not None:
@@ -286,12 +291,21 @@ class Models:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model that loads at start is loaded, or was, and left memory since it idled; and none that was
-        lost can't be loaded again."""
-        if any(model.state == "failed" and model.fault is not None for model in self.all.values()):
-            return False
-        started = (model for model in self.all.values() if model.at_start)
-        return all(model.state == "ready" or (model.state == "idle" and model.used_at > 0) for model in started)
+        """Whether every model that loads at start is loaded, or left memory since it idled, or is tried again by the
+        next request; and none has failed."""
+        started = [model for model in self.all.values() if model.at_start]
+        tried = [model.used_at > 0 or bool(model.failed_with) for model in started if model.state == "idle"]
+        return not self.has_failed and all(tried) and all(model.state != "loading" for model in started)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a model has failed that loads at start, or that was lost and can't be loaded again."""
+        return any(m.state == "failed" and (m.at_start or m.fault is not None) for m in self.all.values())
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Reasons of those that have failed, by their names."""
+        return {model.id: model.reason for model in self.all.values() if model.state == "failed"}
 
     @property
     def all_failed(self) -> bool:
@@ -387,6 +401,10 @@ class Models:
             for adapter in model.engine.engine.loras if model.engine is not None else ():
                 yield f"{model.id}:{adapter}"
 
+    def means(self, names: set[str]) -> bool:
+        """Whether one of the names is a model's, so that no adapter can be asked for by it."""
+        return any(not names.isdisjoint((model.id, *model.aliases)) for model in self.all.values())
+
     def listed(self) -> list[Body]:
         """Models and adapters in OpenAI's form, with what they can do under `oxillama`."""
         found = []
@@ -399,12 +417,15 @@ class Models:
 
 def unusable(model: ServedModel) -> ApiError:
     """Why a model that isn't ready can't answer."""
-    code = "engine_failed" if model.state == "failed" else "loading"
-    why = {"failed": "can't be loaded", "idle": "waits until another one is idle (--models-max)"}
-    text = why.get(model.state, "is being loaded")
-    if model.fault is not None and model.state != "loading":
-        text = "can't be used: its file was changed, cut off or can't be read any more since it was loaded"
-    return ApiError(503, code, f"the model {model.id} {text}", headers={"Retry-After": "5"})
+    if model.state == "failed" or (model.fault is not None and model.state != "loading"):
+        code = "engine_failed" if model.state == "failed" else "loading"
+        reason = model.reason or CHANGED
+        text = f"can't be {'used' if reason == CHANGED else 'loaded'}: {reason}"
+    else:
+        code = "loading"
+        text = "waits until another one is idle (--models-max)" if model.state == "idle" else "is being loaded"
+    after = "60" if model.state == "failed" else "5"
+    return ApiError(503, code, f"the model {model.id} {text}", headers={"Retry-After": after})
 
 
 def check_aliases(models: list[ServedModel]) -> None:
@@ -526,6 +547,8 @@ def file_facts(engine: Engine) -> Body:
 def described(model: ServedModel, name: str, parent: str | None) -> Body:
     """One entry of `GET /v1/models`."""
     own: Body = {"state": model.state, "parent": parent}
+    if model.state == "failed":
+        own["reason"] = model.reason
     if model.engine is not None and model.chain is not None:
         engine = model.engine.engine
         spec, metadata, config = engine.model_config, engine.metadata, model.chain.config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
@@ -13,6 +14,8 @@ __all__ = ["PeerCounts", "Peers", "peer_name"]
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 MOST_FORWARDED = 64  # entries of a header that are looked at
+MAPPED = 96  # bits of IPv6 in front of an address of IPv4
+_BRACKETED = re.compile(r"\[([^\[\]]*)\](?::[0-9]*)?")
 
 
 class Peers:
@@ -39,14 +42,15 @@ class Peers:
         """The address that a request comes from: the peer's, or what trusted proxies say in X-Forwarded-For.
 
         Each proxy adds the address that it sees at the end, so that the last one that is no trusted proxy's is the
-        client's; those before it are what the client wrote, and count for nothing.
+        client's; those before it are what the client wrote, and count for nothing. At an entry that is no
+        address, also an empty one, it ends: the proxy that wrote it stands for its clients.
         """
         if not self._trusted or not self.is_proxy(peer):
             return peer
         client = peer
         told = ",".join(value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for")
         for given in reversed(told.split(",")[-MOST_FORWARDED:]):
-            found = _address(_without_port(given.strip()))
+            found = _address(_without_port(given.strip(" \t")))
             if found is None:
                 break
             client = str(found)
@@ -91,22 +95,37 @@ def peer_name(address: str) -> str:
 
 
 def _network(given: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """A network of proxies; one of IPv4 addresses as IPv6 writes them is that of IPv4, as addresses are."""
+    if "%" in given:  # sockets don't tell the zone of a peer
+        raise ConfigError(f"trusted_proxy {given!r:.60} has a zone, which connections don't tell: leave it out")
     try:
-        return ipaddress.ip_network(given, strict=False)
+        found = ipaddress.ip_network(given, strict=False)
     except ValueError:
         raise ConfigError(f"trusted_proxy must be addresses or networks as 10.0.0.0/8, not {given!r:.60}") from None
+    address = given.partition("/")[0]
+    if ipaddress.ip_address(address) != found.network_address:
+        text = f"trusted_proxy {given!r:.60} has bits behind its prefix: give {found}, or {address} for that host alone"
+        raise ConfigError(text)
+    mapped = getattr(found.network_address, "ipv4_mapped", None)
+    if mapped is not None and found.prefixlen >= MAPPED:
+        return ipaddress.ip_network((int(mapped), found.prefixlen - MAPPED))
+    return found
 
 
 def _address(given: str) -> Address | None:
+    """An address without its zone, as IPv4 where IPv6 writes one of IPv4; None of any other text."""
     try:
-        found = ipaddress.ip_address(given.partition("%")[0])  # without the zone of a link
+        found = ipaddress.ip_address(given)
     except ValueError:
         return None
-    return getattr(found, "ipv4_mapped", None) or found
+    if found.version == 4:
+        return found
+    return found.ipv4_mapped or ipaddress.IPv6Address(int(found))
 
 
 def _without_port(given: str) -> str:
-    """An address without the port that some proxies add."""
-    if given.startswith("["):
-        return given[1:].partition("]")[0]
+    """An address without the port that some proxies add, and the brackets around one of IPv6."""
+    bracketed = _BRACKETED.fullmatch(given)
+    if bracketed is not None:
+        return bracketed[1]
     return given.partition(":")[0] if given.count(":") == 1 else given

@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import json
 import socket
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError, headers_too_large, too_many_connections
 from oxillama.server.headers import encoded
 from oxillama.server.peers import PeerCounts, Peers
-from oxillama.server.upgrade import body_parser
+from oxillama.server.upgrade import next_parser, unread_from
 from oxillama.server.watches import EndWatch, StallWatch
 from oxillama.server.wire import Wire
 
@@ -102,6 +101,7 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
             self._n_head = 0
             self._answering: Any = None  # the cycle that is, of several whose requests came together
             self._held = self._piece = b""
+            self._unread: bytes | None = None  # of a piece, behind headers that offer another protocol
             self._broken: ApiError | None = None
             self._is_refused = False
 
@@ -142,9 +142,9 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
 
             With TLS asyncio closes it in any case.
             """
-            if self.scheme == "https" or self.transport.is_closing() or not (self._held or self._is_answering):
+            if self.scheme == "https" or self.transport.is_closing() or not (self._held or self._owes):
                 return None
-            self._end = EndWatch(self.transport, self.loop, lambda: self._is_answering, self._is_silent)
+            self._end = EndWatch(self.transport, self.loop, lambda: self._owes, self._is_silent)
             for function in list(self._on_half_closed):
                 function()
             return True
@@ -185,8 +185,11 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
         def _parse_piece(self, piece: bytes) -> None:
             if not self._has_more:
                 self._n_head += len(piece)
-            self._piece = piece
-            super().data_received(piece)
+            unread: bytes | None = piece
+            while unread is not None and not self.transport.is_closing():
+                self._piece, self._unread = unread, None
+                super().data_received(unread)
+                unread = self._unread
             if self.transport.is_closing():
                 return
             if self._is_read:
@@ -202,20 +205,33 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
             self.cycle.more_body = False  # also of a request that was answered already
 
         def _unsupported_upgrade_warning(self) -> None:
-            """Goes on with HTTP/1.1; the connection ends behind a request whose body has another parser."""
-            end: tuple[Any, ...] = getattr(sys.exception(), "args", ())
-            parser = body_parser(self, self.headers) if end else None  # h11 reads bodies in any case
-            if parser is not None:
-                self.cycle.more_body, self.cycle.keep_alive = True, False
-                self.parser = parser
-                super().data_received(self._piece[end[0] :])
+            """Goes on with HTTP/1.1, with another parser where this one has stopped."""
+            at = unread_from()
+            if at is None:
+                return
+            self.parser, self.cycle.more_body = next_parser(self, self.headers)
+            self._unread = self._piece[at:] or None
 
         def send_400_response(self, msg: str) -> None:
             error = ApiError(400, "invalid_http", msg)
-            if self._is_answering:  # what came before it is answered first
+            self._drop_broken()
+            if self._owes:  # what came before it is answered first
                 self._broken = error
             else:
                 self._refuse(error)
+
+        def _drop_broken(self) -> None:
+            """Forgets a request whose body is broken off, and that waits behind others in httptools' pipeline."""
+            pipeline = getattr(self, "pipeline", None)
+            if pipeline and self._has_more:
+                pipeline.popleft()
+                self.cycle = pipeline[0][0] if pipeline else self._answering
+
+        @property
+        def _owes(self) -> bool:
+            """Whether a request is here as a whole whose answer is not, be it before one whose body still comes."""
+            first = self._answering
+            return self._is_answering or (first is not None and first is not self.cycle and not first.response_complete)
 
         @property
         def _begun(self) -> bool:
@@ -256,7 +272,7 @@ def guarded(config: ServerConfig, base: Any = None) -> type[asyncio.Protocol]:
                 data, self._held = self._held, b""
                 self.transport.release()
                 self._parse(data)
-            if self._end is not None and not self._is_answering:
+            if self._end is not None and not self._owes:
                 self.transport.close()
 
         def pause_writing(self) -> None:

@@ -133,8 +133,10 @@ class Service:
 
     @property
     def status(self) -> str:
-        """ "ok", "loading" or "draining"."""
-        return "draining" if self.draining else "ok" if self.models.is_ready else "loading"
+        """ "ok", "loading", "failed" or "draining"."""
+        if self.draining:
+            return "draining"
+        return "failed" if self.models.has_failed else "ok" if self.models.is_ready else "loading"
 
     async def look_after_models(self) -> None:
         """Loads what is loaded at start, and then looks whether files change, and unloads what idles."""

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from oxillama._util.checks import check_bool
+from oxillama._util.deprecation import warn_deprecated
 from oxillama.core.beam_search import BeamSearch
 from oxillama.core.context import EngineContext
 from oxillama.core.generation_request import GenerationRequest
@@ -17,6 +18,8 @@ from oxillama.snapshot.capture import EMPTY_BASE, Capture, SnapshotWriter, check
 from oxillama.snapshot.format.writer import packed, write_file, write_version
 
 __all__ = ["EngineSnapshots", "writer_of"]
+
+DEPRECATED = "base= of snapshots is deprecated: shared=True keeps what any number of them have in common, once"
 
 
 class EngineSnapshots(SnapshotWriter):
@@ -39,6 +42,8 @@ class EngineSnapshots(SnapshotWriter):
             raise ConfigError(f"shared and {other} are both given: blocks that are shared are whole, and as they are")
         known = EMPTY_BASE if base is None else self.known(target, path_of("base", base))
         check_bool("shared", shared)
+        if base is not None:
+            warn_deprecated(DEPRECATED)
         with self.hold(take, known) as saved:
             if shared:
                 from oxillama.snapshot.format.block_garbage import write_shared

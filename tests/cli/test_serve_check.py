@@ -153,7 +153,7 @@ def test_flags_of_a_model_beside_those_of_a_file_are_refused(flags, refused, tmp
     ("--allowed-host", "http://a.b", "without https:// and port"), ("--allowed-host", "a.b:80", "not 'a.b:80'"),
     ("--allowed-host", "A.b", "small letters"), ("--uds", "x" * 150, "at most 103 bytes"),
     ("--host", "256.1.1.1", "can't listen on 256.1.1.1"), ("--host", "fd://x", "can't listen on fd://x"),
-    ("--trusted-proxy", "10.0.0.1/33", "trusted_proxy"),
+    ("--trusted-proxy", "10.0.0.1/33", "trusted_proxy"), ("--trusted-proxy", "10.1.2.3/8", "give 10.0.0.0/8"),
 ])  # fmt: skip
 def test_addresses_that_nothing_can_be(flag, value, said, refused):
     extra = ("--insecure-no-key",) if flag == "--host" else ()

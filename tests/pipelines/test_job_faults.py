@@ -1,8 +1,10 @@
 """Files of jobs that are damaged, or are no files: an error that names the file, at once, and nothing is lost."""
 
+import errno
 import json
 import os
 import random
+import resource
 import socket
 import stat
 import threading
@@ -167,6 +169,25 @@ def test_an_error_of_the_system_keeps_its_number_and_gets_the_name(folder, monke
     with pytest.raises(OSError, match="Input/output error") as told:
         list(table.rows())
     assert (told.value.errno, told.value.filename) == (5, "a.parquet")
+
+
+def test_a_row_that_has_no_room_is_an_error_with_the_name_and_the_others_stay(folder):
+    """A file that has reached its limit; without the limit, it goes on."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    journal = Journal("own.partial", {})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as told:
+            journal.add(0, "d", "x" * 4096, failed=False)
+        journal.close()
+        assert (told.value.errno, told.value.filename) == (errno.EFBIG, "own.partial")
+        assert os.path.getsize("own.partial") < 2048
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    partial = Journal("own.partial", {})
+    partial.add(0, "d", "x" * 4096, failed=False)
+    assert partial.value(0) == "x" * 4096
+    partial.close()
 
 
 def test_columns_that_parquet_cannot_hold_are_told_before_anything_is_computed(folder, engine):

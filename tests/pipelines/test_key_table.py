@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import tracemalloc
 
 import pytest
@@ -45,6 +46,31 @@ def test_a_table_that_cannot_grow_stays_as_it_is(tmp_path, monkeypatch):
         assert (table.get(b"x"), table.get(b"511"), len(table)) == (None, b"a", 512)
         table.put(b"x", b"b")
         assert (table.get(b"x"), table.get(b"511"), len(table)) == (b"b", b"a", 513)
+
+
+@pytest.mark.parametrize("call", ["pwrite", "truncate"])
+def test_a_table_that_has_no_room_names_its_folder(tmp_path, monkeypatch, call):
+    """Its file has no name, and its blocks come when they are written."""
+
+    def full(*ignored):
+        raise OSError(28, "No space left on device")
+
+    def fill(table):
+        for i in range(600):  # so that it grows
+            table.put(b"%d" % i, b"a")
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with KeyTable(str(tmp_path), 1) as table:
+        if call == "pwrite":
+            monkeypatch.setattr(os, "pwrite", full)
+        else:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, limit[1]))  # as it is now, 1,024 slots of 17 bytes
+        try:
+            with pytest.raises(OSError, match=r"No space left|File too large") as told:
+                fill(table)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        assert told.value.filename == str(tmp_path)
 
 
 def test_memory_does_not_grow_with_keys(tmp_path):

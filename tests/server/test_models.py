@@ -228,7 +228,7 @@ def test_a_model_that_cant_be_loaded(tmp_path, caplog):
     assert other.get("/ready").status == 503
     answer = other.post(COMPLETIONS, prompt="a", model="bad")
     assert (answer.status, answer.error["code"]) == (503, "engine_failed")
-    assert other.get("/health").json == {"status": "loading"}
+    assert other.get("/health").json == {"status": "failed"}
     assert "the model bad can't be loaded" in caplog.text
 
 
@@ -279,6 +279,64 @@ def test_adapters_come_from_their_folder_alone(own, admins, tmp_path, path, stat
     client = Client(create_app({"tiny": own}, ServerConfig(admin_key_file=admins, lora_dir=str(folder))))
     answer = client.post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": path}, ADMIN)
     assert (answer.status, answer.error["param"]) == (status, "lora_path")
+
+
+@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
+def test_files_in_the_folder_of_an_adapter_lie_in_the_folder_of_adapters(own, admins, tmp_path, file):
+    """What an error tells of a file could tell some of its bytes."""
+    inside = tmp_path / "adapters" / "peft"
+    inside.mkdir(parents=True)
+    outside = tmp_path / "outside"
+    outside.write_text("root:x:0:0:secret")
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (inside / name).write_text('{"peft_type": "LORA", "r": 8, "lora_alpha": 16}')
+    (inside / file).unlink()
+    os.symlink(outside, inside / file)
+    client = Client(create_app({"tiny": own}, ServerConfig(admin_key_file=admins, lora_dir=str(inside.parent))))
+    answer = client.post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "peft"}, ADMIN)
+    assert answer.error["message"] == "lora_path must be below the server's folder of adapters, not 'peft'"
+    os.rename(outside, inside.parent / "outside")  # which is inside now
+    (inside / file).unlink()
+    os.symlink(inside.parent / "outside", inside / file)
+    answer = client.post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "peft"}, ADMIN)
+    assert (answer.status, file in answer.error["message"]) == (400, True)
+
+
+@pytest.mark.parametrize(("name", "status"), [
+    ("tiny", 409), ("other", 409), ("alias", 409), ("b", 409), ("a\nb", 400), ("\0", 400), ("\u202e", 400), ("c", 200),
+])  # fmt: skip
+def test_names_of_adapters_are_no_other_names(own, adapters, admins, name, status):
+    models = {
+        "tiny": ServedModel("tiny", own), "other": ServedModel("other", load=ox.load, at_start=False),
+        "tiny:b": ServedModel("tiny:b", load=ox.load, at_start=False),
+    }  # fmt: skip
+    models["tiny"].engine = ox.AsyncEngine(own)
+    models["tiny"].aliases = ("alias",)
+    folder = str(Path(adapters[0]).parent)
+    client = Client(create_app(models, ServerConfig(admin_key_file=admins, lora_dir=folder)))
+    answer = client.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": Path(adapters[0]).name}, ADMIN)
+    assert answer.status == status
+    if status == 200:
+        assert client.post("/v1/unload_lora_adapter", {"lora_name": name}, ADMIN).status == 200
+    else:
+        assert answer.error["param"] == "lora_name"
+
+
+def test_an_adapter_that_leaves_while_a_request_waits_is_not_found(own, adapters):
+    """By the name that the request has, and not by a field that it hasn't."""
+    own.load_lora("brief", adapters[0])
+    client = Client(create_app({"tiny": own}, ServerConfig()))
+    models = client.app.service.models
+    use = models.use
+
+    async def used(name):
+        found = await use(name)
+        own.unload_lora("brief")
+        return found
+
+    models.use = used
+    answer = client.post(COMPLETIONS, prompt="Once", max_tokens=2, model="tiny:brief")
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (404, "model_not_found", "model")
 
 
 def test_administration_needs_its_key(configured, admins):

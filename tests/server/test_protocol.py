@@ -383,3 +383,94 @@ def test_an_upgrade_that_is_not_made_changes_nothing(served):
             assert statuses(received) == [200]
             assert b"chat.completion" in received
     assert statuses(all_of(raw(port, head(extra=extra)))) == [200]
+
+
+@pytest.mark.parametrize("before", [b"", head()])
+def test_a_body_whose_end_is_told_twice_is_refused_and_nothing_behind_it_is_read(served, before):
+    """A proxy may have taken the other one for its end, and the rest for a request of another client."""
+    _, port = served
+    both = "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"
+    start = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{both}\r\n0\r\n\r\n"
+    received = all_of(raw(port, before + start.encode() + head("/version")))
+    assert statuses(received) == [200] * bool(before) + [400]
+
+
+CHUNKED = (
+    "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_body_that_breaks_off_spoils_no_answer_before_it(served, n, cut):
+    """All in one piece, or the broken part by itself."""
+    _, port = served
+    before = (head("/nothing") + request_bytes(CHAT, SHORT) + head("/version"))[: 1 << 20] * n
+    for broken in ("zz\r\n", "3\r\nabcd", "5\r\n"):
+        data = before + CHUNKED.encode() + broken.encode()
+        made = raw(port, data[: len(data) - cut * len(broken)])
+        time.sleep(0.05 * cut)
+        made.sendall(data[len(data) - cut * len(broken) :])
+        ends = broken == "5\r\n"  # here the client ends in the middle, where no answer is due
+        if ends:
+            made.shutdown(socket.SHUT_WR)
+        assert statuses(all_of(made)) == [404, 200, 200] * n + [400] * (not ends)
+
+
+OFFER = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+INNER = head("/inner")  # a request that stands in a body is none
+
+
+def tokenize(n, extra="", chunks=0):
+    """A request for the tokens of a text of its own, and their number."""
+    body = json.dumps({"prompt": f"{n}", "add_special_tokens": False}).encode()
+    if not chunks:
+        start = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: {n}\r\nContent-Type: application/json\r\n"
+        return f"{start}{extra}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    start = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: {n}\r\nContent-Type: application/json\r\n"
+    pieces = b"".join(b"%x\r\n%s\r\n" % (len(body[i : i + chunks]), body[i : i + chunks])
+                      for i in range(0, len(body), chunks))  # fmt: skip
+    return f"{start}{extra}Transfer-Encoding: chunked\r\n\r\n".encode() + pieces + b"0\r\n\r\n"
+
+
+def offering(kind, n, extra):
+    """A request of a kind with further headers, and the status of its answer."""
+    own = f"{extra}X-Request-Id: {n}\r\n"
+    inner = f"POST /none HTTP/1.1\r\nHost: localhost\r\n{own}Content-Length: {len(INNER)}\r\n\r\n".encode() + INNER
+    return {
+        "get": (head(extra=own), 200),
+        "unknown": (head("/none", extra=own), 404),
+        "empty": (f"POST /none HTTP/1.1\r\nHost: localhost\r\n{own}Content-Length: 0\r\n\r\n".encode(), 404),
+        "body": (tokenize(n, extra), 200),
+        "chunked": (tokenize(n, extra, chunks=3), 200),
+        "inner": (inner, 404),
+    }[kind]
+
+
+@pytest.mark.parametrize("cut", [1, 7, 100, 4096, 1 << 20])
+def test_requests_that_offer_another_protocol_are_answered_each(served, cut):
+    """In order, each with its own body, beside those that offer none, however they arrive; also behind an error."""
+    _, port = served
+    kinds = ("get", "unknown", "empty", "body", "chunked", "inner")
+    pairs = [(a, b) for a in kinds for b in kinds]
+    asked = [offering(kind, f"{i}-{j}", OFFER if i % 2 == j else "") for i, pair in enumerate(pairs)
+             for j, kind in enumerate(pair)]  # fmt: skip
+    asked += [offering(kind, f"all-{i}", OFFER) for i, kind in enumerate(kinds * 4)]
+    data = b"".join(request for request, _ in asked)
+    made = raw(port, b"")
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for start in range(0, len(data), cut):
+        made.sendall(data[start : start + cut])
+    made.shutdown(socket.SHUT_WR)
+    received = all_of(made)
+    assert statuses(received) == [status for _, status in asked]
+    expected = [re.search(rb"X-Request-Id: (\S+)", request)[1] for request, _ in asked]
+    assert re.findall(rb"x-request-id: (\S+)", received) == expected
+
+
+def test_many_small_offers_in_one_piece(served):
+    _, port = served
+    offer = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+    made = raw(port, tokenize("first", OFFER) + offer * 500)
+    made.shutdown(socket.SHUT_WR)
+    assert statuses(all_of(made)) == [200] * 501

@@ -117,7 +117,7 @@ ROUTES = (
     Endpoint("DELETE", "/admin/requests/{id}", cancel, "end one"),
     Endpoint("GET", "/health", health, "200 as soon as the process answers, 503 while it ends"),
     Endpoint("GET", "/v1/health", health, "the same"),
-    Endpoint("GET", "/ready", ready, "200 when the models that are loaded at start are, and their files are as loaded"),
+    Endpoint("GET", "/ready", ready, "200 when models that load at start are loaded; else states, and why one failed"),
     Endpoint("GET", "/version", version, "version, CPU tier, threads"),
     Endpoint("GET", "/metrics", metrics, "Prometheus, or OpenMetrics by Accept"),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from oxillama._util.threads import in_thread
 from oxillama.errors import ConfigError, LoadError
+from oxillama.lora.peft import ADAPTER_FILES
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange
 from oxillama.server.field_types import Field, Record, Text, Values
@@ -48,7 +49,9 @@ async def load_adapter(exchange: Exchange) -> None:
     chosen = await exchange.read_model(values, "base_model")
     name, path = read_adapter(values, exchange.service.config.lora_dir)
     engine = chosen.model.ready.engine
-    if name in engine.loras or name in exchange.service.models.all:
+    if not name.isprintable():
+        raise bad_value("lora_name", f"lora_name must have no control characters, not {name!r:.80}")
+    if name in engine.loras or exchange.service.models.means({name, f"{chosen.model.id}:{name}"}):
         raise ApiError(409, "adapter_exists", f"there is an adapter or a model {name!r:.80} already", "lora_name")
     try:
         await exchange.elsewhere(lambda: engine.load_lora(name, path))
@@ -73,7 +76,8 @@ def adapter_path(given: str, folder: str | None) -> Path:
         path = Path(os.path.realpath(root / given))
     except (OSError, ValueError):  # a name with a null character
         path = root.parent
-    if not path.is_relative_to(root) or path == root:
+    inside = [Path(os.path.realpath(path / file)) for file in ADAPTER_FILES]  # of a folder, links to other places
+    if path == root or not all(one.is_relative_to(root) for one in (path, *inside)):
         raise bad_value("lora_path", f"lora_path must be below the server's folder of adapters, not {given!r:.80}")
     if not path.exists():
         raise ApiError(404, "adapter_not_found", f"there is no adapter {given!r:.80}", "lora_path")

@@ -74,11 +74,8 @@ async def embeddings(exchange: Exchange) -> None:
         def pieces() -> Iterator[bytes]:
             yield b'{"object":"list","data":['
             for i, vector in enumerate(vectors):
-                yield b'%b{"object":"embedding","index":%d,"embedding":%b}' % (
-                    b"," if i else b"",
-                    i,
-                    wanted.written(vector),
-                )
+                yield b"," * (i > 0)
+                yield b'{"object":"embedding","index":%d,"embedding":%b}' % (i, wanted.written(vector))
             yield b"],%b" % rest[1:]
 
         return in_parts(pieces(), PART)

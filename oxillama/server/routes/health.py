@@ -6,7 +6,8 @@ from oxillama._util.threads import in_thread
 from oxillama._util.version import __version__
 from oxillama.kernels import _table
 from oxillama.server.exchange import Exchange
-from oxillama.server.metrics import content_type, merged, process_metrics
+from oxillama.server.json_pieces import Body
+from oxillama.server.metrics import content_type, merged, model_states, process_metrics
 from oxillama.server.models import described
 
 __all__ = ["health", "metrics", "model", "models", "ready", "version"]
@@ -19,10 +20,13 @@ async def health(exchange: Exchange) -> None:
 
 
 async def ready(exchange: Exchange) -> None:
-    """GET /ready: 200 when all models that are loaded at start are loaded."""
+    """GET /ready: 200 when all models that are loaded at start are loaded, and none has failed."""
     service = exchange.service
-    states = {model.id: model.state for model in service.models.all.values()}
-    await exchange.json({"status": service.status, "models": states}, 200 if service.status == "ok" else 503)
+    models = service.models
+    body: Body = {"status": service.status, "models": {model.id: model.state for model in models.all.values()}}
+    if models.reasons:
+        body["reasons"] = models.reasons
+    await exchange.json(body, 200 if service.status == "ok" else 503)
 
 
 async def version(exchange: Exchange) -> None:
@@ -42,7 +46,9 @@ async def metrics(exchange: Exchange) -> None:
         return
     engines = {m.id: m.engine.engine for m in service.models.all.values() if m.engine is not None}
     snapshots = await in_thread(lambda: {name: e.metrics_snapshot() for name, e in engines.items()})
-    text = merged(snapshots, openmetrics=openmetrics) + service.metrics.text(openmetrics) + process_metrics(openmetrics)
+    states = {model.id: model.state for model in service.models.all.values()}
+    text = merged(snapshots, openmetrics=openmetrics) + model_states(states)
+    text += service.metrics.text(openmetrics) + process_metrics(openmetrics)
     await exchange.answer((text + end).encode(), content_type(openmetrics))
 
 
