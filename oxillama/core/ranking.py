@@ -35,7 +35,7 @@ TEMPLATE, FIELDS = "rerank", ("{query}", "{document}")
 
 
 class RerankOptions(TypedDict, total=False):
-    """What `Engine.rerank` takes beside the query and the documents."""
+    """Options of `Engine.rerank` beside the query and the documents."""
 
     top_n: int | None
     template: str | None

@@ -71,7 +71,7 @@ def _as_engine(name: str, value: Any) -> Any:
 
 
 def read_constraint(values: Values) -> Constraint:
-    """What the text must follow. Raises ApiError."""
+    """Reads the constraint of the text. Raises ApiError."""
     given = [Constraint(name, keyword, values[name]) for name, keyword in _FORMS.items() if name in values]
     structured = values.get("structured_outputs", {})
     given += [
@@ -117,7 +117,7 @@ def _read_serving(values: Values, exchange: Exchange, chosen: Chosen) -> Keyword
 
 
 def _read_drafts(values: Values, reading: Reading, chosen: Chosen) -> Keywords:
-    """Where draft tokens come from, and how many at a time."""
+    """Options of drafting: sources of draft tokens, and their number at a time."""
     found: Keywords = {}
     if "prediction" in values:
         texts = text_parts(values["prediction"]["content"])

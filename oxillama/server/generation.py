@@ -42,7 +42,7 @@ _SCHEMAS = ("response_format", "json_schema", "structured_outputs.json", "tools"
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a text must follow: a keyword of the engine and its value. field: of the request, that says so; "" if none
+    """Constraint of a text: a keyword of the engine and its value. field: of the request, that says so; "" if none
     does."""
 
     field: str = ""
@@ -82,7 +82,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class GenerationSpec:
-    """What a request asks for: made once, by the reader of its dialect, and never changed.
+    """Texts that a request asks for: made once, by the reader of its dialect, and never changed.
 
     text: the options of each text, n among them. whole: no stream is wanted. names: the fields that the request has for
     those of chat completions. is_cut: whether a part of the prompt had no room.
@@ -172,7 +172,7 @@ class GenerationRun:
         self._call = Call(self.core, self.requests, self.outbox, self._bell)
 
     async def next(self) -> list[tuple[int, Chunk]]:
-        """What steps of the model gave since the last call: (index of the choice, chunk) of each; none after the last.
+        """Results of the model's steps since the last call: (index of the choice, chunk) of each; none after the last.
 
         Raises ApiError when its time is over, and for a request that can't be gone on with.
         """
@@ -279,7 +279,7 @@ def _raise(error: ApiError) -> NoReturn:
 
 
 def grammar_error(error: GrammarError, constraint: Constraint) -> ApiError:
-    """What a grammar that can't be compiled is: with the field that it comes from."""
+    """Makes the error of a grammar that can't be compiled, with the field that it comes from."""
     name = constraint.field or "tools"
     return bad_value(name, f"{name}: {error}", "invalid_json_schema" if name in _SCHEMAS else "invalid_grammar")
 

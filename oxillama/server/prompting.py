@@ -47,7 +47,7 @@ class ToolsWanted(NamedTuple):
 
 
 class Thinking(NamedTuple):
-    """How much a model is to think, as far as it goes: variables of the template, an effort, and tokens at most."""
+    """Amount of thinking that is wanted: variables of the template, an effort, and tokens at most."""
 
     variables: Mapping[str, Any] | None
     effort: str | None
@@ -83,7 +83,7 @@ def read_conversation(values: Values, exchange: Exchange, chosen: Chosen, salt: 
 
 
 def _prompt_options(values: Values, template: str | None, wanted: ToolsWanted) -> PromptOptions:
-    """What a template makes the prompt of, but for messages. The tools are not shown where none may be called."""
+    """Options of a chat prompt beside its messages. Its tools are not shown where none may be called."""
     given = {keyword: values[name] for keyword, name in _PROMPT_FIELDS.items() if name in values}
     shown = None if wanted.choice == "none" else wanted.tools
     own = {"chat_template": template, "tools": shown, "tool_format": wanted.format}

@@ -54,7 +54,7 @@ def shown_call(call: ToolCall, index: int) -> Body:
 
 @dataclass(frozen=True)
 class Shown:
-    """What is shown of an answer. context: its tokens, for a request that goes on from it."""
+    """Shown parts of an answer. context: its tokens, for a request that goes on from it."""
 
     model: str
     logprobs: bool
@@ -62,7 +62,7 @@ class Shown:
 
 
 def read_shown(values: Values, said: Said) -> Shown:
-    """What a request wants to be shown. said: of its answer."""
+    """Reads what a request wants to be shown. said: of its answer."""
     context = said is as_response and not values.get("raw") and not values.get("suffix")
     return Shown(values["model"], bool(values.get("logprobs")), context)
 

@@ -100,7 +100,7 @@ def behind_context(prompt: str, special: bool, values: Values, reading: Reading,
 
 
 def read_prompt(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
-    """What a prompt asks for as a message of the user, maybe behind a conversation so far. Raises ApiError."""
+    """Reads a prompt as a message of the user, maybe behind a conversation so far. Raises ApiError."""
     said = [(role, name) for role, name in (("system", "system"), ("user", "prompt")) if values.get(name)]
     messages: list[Message] = [{"role": role, "content": values[name]} for role, name in said]
     if not values.get("context"):

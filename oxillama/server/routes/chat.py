@@ -38,7 +38,7 @@ async def chat_completions(exchange: Exchange) -> None:
 
 
 def read_chat(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
-    """What a request asks for, with tools at their places in it. Raises ApiError."""
+    """Reads a request for a chat completion, with tools at their places in it. Raises ApiError."""
     names = read_moved_tools(values)
     if "max_completion_tokens" in values and "max_tokens" not in values:
         names["max_tokens"] = "max_completion_tokens"
@@ -48,7 +48,7 @@ def read_chat(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationS
 def read_translated(
     translated: Translated, exchange: Exchange, chosen: Chosen, chain: SamplerChain | None = None
 ) -> GenerationSpec:
-    """What a request of another dialect asks for. chain: the sampling without options; None: the model's.
+    """Reads a request of another dialect. chain: the sampling without options; None: the model's.
 
     Raises ApiError, which names the request's own fields.
     """
@@ -60,7 +60,7 @@ def read_translated(
 def read_spec(
     values: Values, exchange: Exchange, chosen: Chosen, names: Mapping[str, str], chain: SamplerChain | None
 ) -> GenerationSpec:
-    """What fields of chat completions ask for. Raises ApiError."""
+    """Makes a specification of the fields of chat completions. Raises ApiError."""
     config = exchange.service.config
     shared, constraint = read_engine(values, exchange, chosen)
     own = _read_logprobs(values, config.max_logprobs)
@@ -100,7 +100,7 @@ def _check_form(constraint: Constraint, salt: str | None, chosen: Chosen) -> Non
 
 
 def read_most_tokens(values: Values) -> int | None:
-    """How many tokens are wanted at most; None for no limit. Raises ApiError if two fields say different things."""
+    """Number of tokens that are wanted at most; None for no limit. Raises ApiError if two fields disagree."""
     old, new = values.get("max_tokens"), values.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
         raise bad_value("max_tokens", f"max_tokens is {old} and max_completion_tokens is {new}: give one of them")
@@ -125,7 +125,7 @@ def read_stream_options(values: Values) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Shown:
-    """What is shown of an answer. most_calls: calls beyond so many are left out. custom: names of custom tools."""
+    """Shown parts of an answer. most_calls: calls beyond so many are left out. custom: names of custom tools."""
 
     stream: bool
     usage: bool
@@ -140,7 +140,7 @@ class Shown:
 
 
 def read_shown(values: Values) -> Shown:
-    """What a request wants to be shown. Raises ApiError for options of a stream without one."""
+    """Reads what a request wants to be shown. Raises ApiError for options of a stream without one."""
     streaming = read_stream_options(values)
     return Shown(
         stream=bool(values.get("stream")),

@@ -44,7 +44,7 @@ def read_prompts(given: Any) -> list[Any]:
 
 
 def read_completion(values: Values, exchange: Exchange, chosen: Chosen) -> GenerationSpec:
-    """What a request asks for. Raises ApiError."""
+    """Reads a request for completions. Raises ApiError."""
     return read_spec(values, exchange, chosen)
 
 
@@ -55,7 +55,7 @@ def read_spec(
     names: Mapping[str, str] | None = None,
     chain: SamplerChain | None = None,
 ) -> GenerationSpec:
-    """What fields of completions ask for. names, chain: of the specification. Raises ApiError."""
+    """Makes a specification of the fields of completions. names, chain: of the specification. Raises ApiError."""
     if chosen.model.ready.engine.context.core.encoder:
         text = f"the model {chosen.name} predicts no next token: it is for embeddings alone"
         raise bad_value("model", text, "unsupported_parameter")
@@ -132,7 +132,7 @@ class LogprobsReader:
 
 @dataclass(frozen=True)
 class Shown:
-    """What is shown of an answer. n: choices of each prompt, the likeliest ones."""
+    """Shown parts of an answer. n: choices of each prompt, the likeliest ones."""
 
     n: int
     usage: bool
@@ -144,7 +144,7 @@ class Shown:
 
 
 def read_shown(values: Values) -> Shown:
-    """What a request wants to be shown. Raises ApiError for options of a stream without one."""
+    """Reads what a request wants to be shown. Raises ApiError for options of a stream without one."""
     streaming = read_stream_options(values)
     return Shown(
         n=values.get("n", 1),

@@ -189,7 +189,7 @@ class LineWatch:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What an answer is to have. nothing: the prompt is read for later ones, and the one token that it takes is none of
+    """Wanted parts of an answer. nothing: the prompt is read for later ones, and the one token that it takes is none of
     the answer. paths: of the fields that are wanted; None: all."""
 
     indent: int
@@ -199,7 +199,7 @@ class Wanted:
 
 
 def read_wanted(values: Values) -> Wanted:
-    """What a request wants its answer to have."""
+    """Reads what a request wants its answer to have."""
     nothing, tokens = values.get("n_predict") == 0, values.get("return_tokens", False)
     return Wanted(values.get("n_indent", 0), nothing, tokens, values.get("response_fields"))
 

@@ -139,7 +139,7 @@ class Repeated:
 
 
 def read_repeated(values: Values) -> Repeated:
-    """What a request wants of its response, as the response says it again."""
+    """Fields of a request, as the response says it again."""
     return Repeated(
         instructions=values.get("instructions"),
         max_output_tokens=values.get("max_output_tokens"),
