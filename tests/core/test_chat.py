@@ -75,9 +75,10 @@ def test_an_answer_without_calls_and_reasoning_is_text(engine):
 
 
 def test_a_use_of_tools_that_is_given_twice_is_refused(engine):
-    for given in (None, chat_request(engine.context, MESSAGES, CHAT)[1]["tool_use"]):
-        with pytest.raises(ox.ConfigError, match="tool_use and tools are both given"):
-            unchanged(lambda options: chat_request(engine.context, MESSAGES, options), {**CHAT, "tool_use": given})
+    expected = chat_request(engine.context, MESSAGES, CHAT)
+    assert unchanged(lambda o: chat_request(engine.context, MESSAGES, o), {**CHAT, "tool_use": None}) == expected
+    with pytest.raises(ox.ConfigError, match="tool_use and tools are both given"):
+        chat_request(engine.context, MESSAGES, {**CHAT, "tool_use": expected[1]["tool_use"]})
 
 
 def test_chats_end_alike_when_their_options_are_used_again(engine):

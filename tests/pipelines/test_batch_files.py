@@ -271,7 +271,7 @@ def test_a_job_is_of_one_cpu_tier_and_version(folder, engine, monkeypatch):
     map_file(mapper(engine), "in.jsonl", "out.jsonl", limit=1)
     for what, name in (("oxillama.server.version.VERSION", "version"), ("oxillama.data.identity._table.tier", "tier")):
         with monkeypatch.context() as patch:
-            patch.setattr(what, "0" if name == "version" else lambda: "another")
+            patch.setattr(what, "another" if name == "version" else lambda: "another")
             with pytest.raises(ox.ConfigError, match=f"another {name}: give what that had"):
                 map_file(mapper(engine), "in.jsonl", "out.jsonl")
 
