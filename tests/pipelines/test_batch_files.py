@@ -547,7 +547,7 @@ def test_ctrl_c_loses_nothing_that_was_finished(folder, engine, kind, capsys):
             break
         time.sleep(0.01)
     first.send_signal(signal.SIGINT)
-    said = first.communicate(timeout=60)[1]
+    said = first.communicate(timeout=120)[1]
     assert first.returncode == 130, said
     assert "the same command goes on with the rest" in said
     n_kept = len(read("out.jsonl.partial")) - 1

@@ -9,12 +9,12 @@ import pytest
 
 import oxillama as ox
 from oxillama.core.options import TextOptions
-from oxillama.server import ServerConfig, create_app
+from oxillama.server import ServerConfig, create_app, heap
 from oxillama.server.embedding_run import SLICE
 from oxillama.server.logprob_bounds import MOST_ENTRIES, bounded_tokens
 from oxillama.tokenizer import Tokenizer
 from tests.other_threads import frozen
-from tests.server.client import HI, Client
+from tests.server.client import HI, Client, until
 
 GAP = 0.05  # seconds of work of the event loop's thread, whatever else the machine does
 TEXT = "The cat sat on a mat, and 12 dogs. "
@@ -262,7 +262,8 @@ def test_a_client_that_reads_none_of_a_large_answer_is_left(engine, monkeypatch)
     assert aborted == [1]
 
 
-def test_large_requests_end_with_the_heap_given_back(engine):
+def test_large_requests_end_with_the_heap_given_back(engine, monkeypatch):
+    monkeypatch.setattr(heap, "DELAY", 3600.0)
     trimmed = []
     app = create_app({"tiny": engine}, ServerConfig())
     app.service.heap._trim = lambda: trimmed.append(1)
@@ -273,7 +274,8 @@ def test_large_requests_end_with_the_heap_given_back(engine):
             await Client(app).acall("POST", "/v1/completions", body, {"content-type": "application/json"})
         await Client(app).acall("POST", "/v1/completions", b'{"prompt": "a"}', {"content-type": "application/json"})
         assert trimmed == []
-        await asyncio.sleep(1.0)
+        app.service.heap._timer._run()
+        assert await until(lambda: trimmed)
 
     asyncio.run(two())
     assert trimmed == [1]
