@@ -12,7 +12,7 @@ from tests.lora import shipped
 from tests.ray import cluster
 
 # On a loaded machine any example may take long: no test claims anything about seconds.
-hypothesis.settings.register_profile("oxillama", deadline=None)
+hypothesis.settings.register_profile("oxillama", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("oxillama")
 
 MOST_WORKERS = 8  # of 1 GB each
