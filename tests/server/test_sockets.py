@@ -91,7 +91,7 @@ def test_clients_that_leave_at_any_point(served, engine):
 ])  # fmt: skip
 def test_requests_that_never_end(served, data, status):
     _, port = served
-    made = raw(port, data, timeout=10)
+    made = raw(port, data)
     head = made.recv(1 << 16)
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert json.loads(head.partition(b"\r\n\r\n")[2] or made.recv(1 << 16))["error"]["type"] == "invalid_request_error"
@@ -100,7 +100,7 @@ def test_requests_that_never_end(served, data, status):
 
 def test_a_connection_that_says_nothing_is_closed(served):
     _, port = served
-    made = raw(port, b"", timeout=10)
+    made = raw(port, b"")
     assert made.recv(100) == b""
     made.close()
 
