@@ -1,17 +1,21 @@
 """Fixtures that tests of several folders share, and what makes a run of all of them quick."""
 
 import gc
+import os
 
 import hypothesis
 import pytest
 
+from oxillama.kernels._cores import cgroup_quota
 from tests import hub as stand_in
 from tests.lora import shipped
 from tests.ray import cluster
 
 # On a loaded machine any example may take long: no test claims anything about seconds.
-hypothesis.settings.register_profile("oxillama", deadline=None)
+hypothesis.settings.register_profile("oxillama", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("oxillama")
+
+MOST_WORKERS = 8  # of 1 GB each
 
 
 @pytest.fixture
@@ -45,6 +49,18 @@ def adapters(tmp_path_factory):
 def texts_alone(adapters):
     """Tokens of the shipped model with and without adapters."""
     return shipped.texts_alone(adapters)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """Workers of `-n auto`: one for each CPU that the process may run on, or that its quota allows, up to MOST_WORKERS.
+
+    None leaves the number to the plugin, which reads the variable.
+    """
+    if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return None
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cpus, int(cgroup_quota() or cpus), MOST_WORKERS))
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

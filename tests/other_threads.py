@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from itertools import pairwise
 
-__all__ = ["longest_turn", "switching"]
+__all__ = ["frozen", "longest_turn", "switching"]
 
 
 @contextmanager
@@ -27,6 +27,19 @@ def switching():
         gc.set_threshold(*thresholds)
         sys.setswitchinterval(interval)
         gc.callbacks.remove(give_way)
+
+
+@contextmanager
+def frozen():
+    """Collections of garbage leave out what other tests left behind; what conftest.py left out before stays so."""
+    gc.collect()
+    was_frozen = gc.get_freeze_count() > 0
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not was_frozen:
+            gc.unfreeze()
 
 
 def longest_turn(make):

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def in_threads(*calls, timeout=60):
+def in_threads(*calls, timeout=120):
     """Runs the calls together; their results, or the first error."""
     results, errors = [None] * len(calls), []
     barrier = threading.Barrier(len(calls))
@@ -36,7 +36,7 @@ def in_threads(*calls, timeout=60):
     return results
 
 
-def wait_for_child(pid, seconds=30):
+def wait_for_child(pid, seconds=120):
     """The child's exit status; kills it if it hangs."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

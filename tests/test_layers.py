@@ -142,38 +142,44 @@ def package_files() -> dict[str, tuple[str, str]]:
     return files
 
 
-FILES = package_files()
-IMPORTS = read_imports(FILES)
+@pytest.fixture(scope="module")
+def files():
+    return package_files()
 
 
-def test_every_part_has_a_layer():
-    parts = {part_of(m) for m in FILES} - {""}
+@pytest.fixture(scope="module")
+def imports(files):
+    return read_imports(files)
+
+
+def test_every_part_has_a_layer(files):
+    parts = {part_of(m) for m in files} - {""}
     assert parts <= {part for layer in LAYERS for part in layer}
     assert {"kernels", "gguf", "kv_cache", "tokenizer", "models", "sampling", "scheduling", "core", "engine"} <= parts
 
 
-def test_imports_keep_to_the_layers():
-    assert violations(IMPORTS) == []
+def test_imports_keep_to_the_layers(imports):
+    assert violations(imports) == []
 
 
-def test_scheduling_touches_no_arrays_and_no_model():
-    modules = [m for m in IMPORTS if m.startswith(PLAIN)]
+def test_scheduling_touches_no_arrays_and_no_model(imports):
+    modules = [m for m in imports if m.startswith(PLAIN)]
     assert len(modules) >= 6
-    reached = {m: [t for t in sorted(closure(m, IMPORTS)) if t.startswith(HEAVY)] for m in modules}
+    reached = {m: [t for t in sorted(closure(m, imports)) if t.startswith(HEAVY)] for m in modules}
     assert {m: targets for m, targets in reached.items() if targets} == {}
 
 
-def test_kernels_know_nothing_of_ours_but_errors():
-    for module, targets in IMPORTS.items():
+def test_kernels_know_nothing_of_ours_but_errors(imports):
+    for module, targets in imports.items():
         if part_of(module) == "kernels":
             ours = {part_of(t) for t in targets if t.startswith("oxillama")}
             assert ours <= {"kernels", "errors"}, module
 
 
-def test_kernels_know_no_grammars():
+def test_kernels_know_no_grammars(files):
     """Automata have loops in Cython, too, and stand in `grammar/automata`."""
-    assert [m for m, (_, source) in FILES.items() if part_of(m) == "kernels" and "GrammarError" in source] == []
-    assert "oxillama.grammar.automata.masks" in FILES
+    assert [m for m, (_, source) in files.items() if part_of(m) == "kernels" and "GrammarError" in source] == []
+    assert "oxillama.grammar.automata.masks" in files
 
 
 def cycles(imports: Mapping[str, set[str]]) -> list[list[str]]:
@@ -183,9 +189,9 @@ def cycles(imports: Mapping[str, set[str]]) -> list[list[str]]:
     return sorted(sorted(group) for group in found)
 
 
-def test_no_import_leads_back_to_its_module():
+def test_no_import_leads_back_to_its_module(imports):
     """Neither at the top of a module nor within a function, nor for types alone."""
-    assert cycles({m: targets - {m} for m, targets in IMPORTS.items()}) == []
+    assert cycles({m: targets - {m} for m, targets in imports.items()}) == []
 
 
 def test_cycles_are_found():

@@ -269,7 +269,7 @@ async def app(scope, receive, send):
 def call(place, body=None):
     request = urllib.request.Request(place, None if body is None else json.dumps(body).encode())
     request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return answer.read().decode()
 
 
@@ -305,7 +305,7 @@ def test_gunicorn_with_preload(tmp_path, expected, used):
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.communicate(timeout=60)
+            process.communicate(timeout=120)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -81,7 +81,9 @@ def test_commands_of_workflows_are_there():
     named = {found for text in texts.values() for found in re.findall(r"(?<![\w*\"])\.ci/[\w.]+", text)}
     assert {".ci/run", ".ci/lint", ".ci/needs.py", ".ci/commit_titles.py"} <= named
     assert [name for name in named if not (ROOT / name).is_file()] == []
-    assert "python -m pytest" in texts["checks.yml"]
+    tests = re.search(r"^python3 -m venv .*(python -m pytest.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)[1]
+    assert f"run: {tests} " in texts["checks.yml"]
+    assert f"`{tests}` |" in (ROOT / "CONTRIBUTING.md").read_text()
     assert ".ci/run" not in "".join(line.partition("#")[0] for line in texts["checks.yml"].splitlines())
 
 

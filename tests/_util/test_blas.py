@@ -35,7 +35,7 @@ IMPORTS = (
 def test_whatever_is_imported_first(code):
     command = [sys.executable, "-c", SHOW, "short", f"{code}; import numpy; numpy.__spec__.loader.get_data"]
     env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines()[-1] == "1 None True", done.stderr
 
 
@@ -50,13 +50,13 @@ def test_whatever_is_imported_first(code):
 def test_threads_of_blas(threads, given, printed):
     env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"} | given
     command = [sys.executable, "-c", SHOW, threads, "blas.import_numpy()"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == printed, done.stderr
 
 
 def test_importing_the_package_imports_no_numpy():
     code = "import sys, oxillama; print('numpy' in sys.modules, oxillama.Engine.__name__, 'numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "False Engine True", done.stderr
 
 

@@ -1,6 +1,5 @@
 """JSON that is large: read and written piece by piece, with the same results."""
 
-import gc
 import json
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from oxillama._util.json_values import loads_unique
 from oxillama.chat.calls import read_json
 from oxillama.sampler_config import SamplerConfig
-from tests.other_threads import longest_turn
+from tests.other_threads import frozen, longest_turn
 
 
 @pytest.mark.parametrize(
@@ -57,9 +56,5 @@ def test_a_large_schema_is_written_as_a_small_one(monkeypatch):
 def test_other_threads_run_meanwhile(work):
     schema = {"properties": {f"p{i}": {"type": "string"} for i in range(100_000)}}
     text = json.dumps(schema)
-    gc.collect()
-    gc.freeze()  # collections of what other tests left behind are no work of this one
-    try:
+    with frozen():
         assert any(longest_turn(lambda: work(schema, text)) < 1 / 5 for _ in range(12))
-    finally:
-        gc.unfreeze()

@@ -113,7 +113,7 @@ def both(act):
 
 
 def test_threads_that_compute_a_lazy_value_at_once_get_the_same():
-    barrier = threading.Barrier(2, timeout=60)
+    barrier = threading.Barrier(2, timeout=120)
 
     class Slow:
         @lazy

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -26,9 +25,7 @@ def test_ctrl_c_ends_cleanly():
                "-c", "1000000") as process:  # fmt: skip
         assert process.stdout.read(10)
         process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + 30
-        out, err = process.communicate(timeout=30)
-    assert time.monotonic() < deadline
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert out.endswith(b"\n")
     assert b"Traceback" not in err
@@ -40,7 +37,7 @@ def test_a_reader_that_leaves_is_no_error():
         process.stdout.read(1)
         process.stdout.close()
         err = process.stderr.read()
-        assert process.wait(30) == 141
+        assert process.wait(60) == 141
     assert b"Traceback" not in err
     assert b"BrokenPipe" not in err
 
@@ -50,7 +47,7 @@ def run_in_shell(redirection, *args, stdin=b""):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     script = f'exec "$0" -m oxillama "$@" {redirection}'
     done = subprocess.run(
-        ["sh", "-c", script, sys.executable, *args], input=stdin, env=env, capture_output=True, timeout=60, check=False
+        ["sh", "-c", script, sys.executable, *args], input=stdin, env=env, capture_output=True, timeout=120, check=False
     )
     return done.returncode, done.stdout, done.stderr
 

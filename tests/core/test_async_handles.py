@@ -132,7 +132,7 @@ def test_another_task_meanwhile_is_refused():
 
     def slow(runner, spans, poll):
         entered.set()
-        go.wait(20)
+        go.wait(60)
 
     run(use, hook=slow)
 

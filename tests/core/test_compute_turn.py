@@ -43,7 +43,7 @@ def tokens(engine, prompt, n, **options):
 
 
 def until(condition):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it never comes"
         time.sleep(0.001)

@@ -279,7 +279,7 @@ def test_numbers_only_rise_and_are_never_half_a_step():
 
     results = [r for found in in_threads(*(work(i) for i in range(1, 7))) for r in found]
     done.set()
-    watcher.join(20)
+    watcher.join(60)
     assert not watcher.is_alive()
     assert len({s.generation_tokens for s in seen}) > 10
     last = rising(seen[0])
@@ -297,16 +297,16 @@ def test_a_snapshot_during_a_step_is_the_state_before_it():
     def hook(runner, spans, poll):
         if runner.steps:
             began.set()
-            assert go.wait(20)
+            assert go.wait(60)
 
     engine = make_engine(hook=hook)
     worker = threading.Thread(target=engine.generate, args=([3],), kwargs={"max_tokens": 2, "ignore_eos": True})
     worker.start()
-    assert began.wait(20)
+    assert began.wait(60)
     s = engine.metrics_snapshot()  # doesn't wait for the step
     assert (s.prompt_tokens, s.generation_tokens, s.running) == (1, 1, 1)
     go.set()
-    worker.join(20)
+    worker.join(60)
     s = engine.metrics_snapshot()
     assert (s.generation_tokens, s.running, s.finished["length"]) == (2, 0, 1)
 

@@ -184,14 +184,14 @@ def test_two_threads_in_one_session():
 
     def hook(runner, spans, poll):
         inside.set()
-        leave.wait(20)
+        leave.wait(60)
 
     engine = make_engine(hook=hook)
     thread = threading.Thread(target=engine.prefill, args=([3, 4],))
     thread.start()
-    assert inside.wait(20)
+    assert inside.wait(60)
     with pytest.raises(GenerateError, match="another thread"):
         engine.prefill([5])
     leave.set()
-    thread.join(20)
+    thread.join(60)
     assert engine.position == 2

@@ -215,18 +215,18 @@ def test_a_session_in_use_is_not_closed():
 
     def hook(runner, spans, poll):
         inside.set()
-        assert leave.wait(20)
+        assert leave.wait(60)
 
     engine = make_engine(hook=hook)
     session = engine.session()
     thread = threading.Thread(target=session.prefill, args=([3, 4],))
     thread.start()
-    assert inside.wait(20)
+    assert inside.wait(60)
     for use in (session.close, session.fork):
         with pytest.raises(GenerateError, match="another thread"):
             use()
     leave.set()
-    thread.join(20)
+    thread.join(60)
     assert session.position == 2
     session.close()
     assert_idle(engine)

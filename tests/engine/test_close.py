@@ -79,8 +79,8 @@ def test_close_from_another_thread():
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert started.wait(20)
+    assert started.wait(60)
     engine.close()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     assert len(errors) == 1

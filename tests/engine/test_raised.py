@@ -216,7 +216,7 @@ def test_coroutines_inside_a_step_are_refused(use, beside):
     def process(ids, logits):
         if not refused:
             with pytest.raises(GenerateError, match="inside its own step") as caught:
-                asyncio.run(asyncio.wait_for(use(AsyncEngine(engine)), 30))
+                asyncio.run(asyncio.wait_for(use(AsyncEngine(engine)), 60))
             refused.append(caught.value)
 
     async def ask():

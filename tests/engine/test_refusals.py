@@ -17,7 +17,7 @@ def test_threads_that_come_together_do_not_exceed_the_queue():
 
     def hook(runner, spans, poll):
         inside.set()
-        assert leave.wait(20)
+        assert leave.wait(60)
 
     engine = make_engine(max_queue_size=1, hook=hook)
     scheduler, both = core_of(engine).scheduler, threading.Barrier(2)
@@ -38,7 +38,7 @@ def test_threads_that_come_together_do_not_exceed_the_queue():
 
     running = threading.Thread(target=engine.generate, args=([3],), kwargs={"max_tokens": 1})
     running.start()
-    assert inside.wait(20)  # from here on nothing leaves the queue
+    assert inside.wait(60)  # from here on nothing leaves the queue
     scheduler.check_queue = check_and_wait
     threads = [threading.Thread(target=ask) for _ in range(2)]
     for t in threads:
@@ -47,7 +47,7 @@ def test_threads_that_come_together_do_not_exceed_the_queue():
         threads[0].join(0.01)
     leave.set()
     for t in (*threads, running):
-        t.join(20)
+        t.join(60)
         assert not t.is_alive()
     assert sorted(type(f).__name__ for f in found) == ["Completion", "QueueFullError"]
     assert engine.metrics_snapshot().rejected == {"queue_full": 1, "too_large": 0}

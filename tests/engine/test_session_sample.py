@@ -293,11 +293,11 @@ def test_one_thread_at_a_time():
 
     def wait(ids, logits):
         inside.set()
-        outside.wait(10)
+        outside.wait(60)
 
     thread = threading.Thread(target=lambda: session.sample(logits_processors=[wait]))
     thread.start()
-    inside.wait(10)
+    inside.wait(60)
     with pytest.raises(GenerateError, match="in use by another thread"):
         session.sample()
     outside.set()

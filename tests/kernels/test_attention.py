@@ -355,8 +355,13 @@ def test_rows_that_do_not_belong_to_the_batch_are_refused():
 
 
 def test_other_threads_run_while_one_thread_attends():
-    """With a single compute thread, too, Python's lock is free meanwhile."""
+    """With a single compute thread, too, Python's lock is free meanwhile: a loaded machine may lack a core for them."""
     s = Setup(1500, 8, 2, 64)
+    assert any(ticks_while_attending(s) for _ in range(20))
+
+
+def ticks_while_attending(s):
+    """Times at which another thread ran in the middle of a call."""
     ticks, done = [], threading.Event()
 
     def tick():
@@ -375,8 +380,7 @@ def test_other_threads_run_while_one_thread_attends():
     finally:
         done.set()
         other.join()
-    inside = [t for t in ticks if start + 0.2 * (end - start) < t < end - 0.2 * (end - start)]
-    assert inside
+    return [t for t in ticks if start + 0.2 * (end - start) < t < end - 0.2 * (end - start)]
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -30,7 +30,7 @@ def without(given):
 )
 def test_spins(given, printed):
     command = [sys.executable, "-c", SHOW]
-    done = subprocess.run(command, env=without(given), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=without(given), capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == printed, done.stderr
 
 
@@ -54,5 +54,5 @@ def test_the_library_of_llvm_has_read_it():
         print(ctypes.CDLL(openmp_libraries()[0]).kmp_get_blocktime())
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, env=without({}), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=without({}), capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == OURS["KMP_BLOCKTIME"], done.stderr

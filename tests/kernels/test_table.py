@@ -13,7 +13,7 @@ from oxillama.kernels import _check, _table, config, show_config
 
 def run(tier, code="import oxillama.kernels._table as t; print(t.tier())"):
     env = {**os.environ, "OXILLAMA_TIER": tier}
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("tier", _table.usable_tiers())

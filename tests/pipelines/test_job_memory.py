@@ -54,6 +54,7 @@ with ox.load(num_threads=1) as engine:
 """
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(("source", "output"), [
     ("in.jsonl", "jsonl"), ("in.csv", "csv"), ("in.parquet", "parquet"), ("in.jsonl", "parquet"), ("in.csv", "parquet"),
     ("in.parquet", "jsonl"), ("requests.jsonl", "jsonl"),

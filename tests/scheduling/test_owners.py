@@ -60,6 +60,7 @@ def alone(n_prompt, **options):
     return until_first_token(scheduler, outputs, add(scheduler, outputs, "b", n_prompt, 5))
 
 
+@pytest.mark.sweep(15)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("n_prompt", [1, 5, 40, 300, 1500])
 def test_a_first_token_takes_twice_its_work_beside_a_flood(n_prompt, seed):
@@ -154,6 +155,7 @@ def test_a_sequence_that_fills_the_blocks_yields_once_and_then_ends():
     assert len(long.tokens) == 300
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("seed", range(30))
 def test_all_sequences_of_all_owners_end(seed):
     draw = random.Random(seed)

@@ -114,15 +114,15 @@ def serving(engines, **settings):
             yield server, port
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
 
 
 def connected(port):
-    return http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
 
-def raw(port, data, timeout=30.0):
+def raw(port, data, timeout=120.0):
     """A socket on which data were sent."""
     made = socket.create_connection(("127.0.0.1", port), timeout=timeout)
     made.sendall(data)
@@ -133,3 +133,11 @@ def request_bytes(path, body, *, extra=""):
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{extra}"
     return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+async def until(condition, seconds=60.0):
+    """Whether a condition comes to hold, while the event loop goes on."""
+    end = asyncio.get_running_loop().time() + seconds
+    while not condition() and asyncio.get_running_loop().time() < end:
+        await asyncio.sleep(0.01)
+    return bool(condition())

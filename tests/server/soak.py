@@ -62,7 +62,7 @@ def client(port, until, seed, seen):
         if draw.random() < 0.5:  # longer than what is kept as it is, and seldom the same
             data = data.replace(b"cat", b"cat and " + b" ".join(b"%d" % draw.randrange(999) for _ in range(90)))
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {draw.choice(KEYS)}-secret"}
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         try:
             for _ in range(draw.randrange(1, 4)):
                 connection.request("POST", path, data, headers)
@@ -90,7 +90,7 @@ def resident(process):
 
 
 def number(port, name):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("GET", "/metrics", headers={"Authorization": "Bearer admin-secret"})
     text = connection.getresponse().read().decode()
     connection.close()
@@ -107,7 +107,7 @@ def poll(until, what, seconds=60):
 
 
 def ready(port):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("GET", "/ready")
     status = connection.getresponse().status
     connection.close()

@@ -112,15 +112,15 @@ def test_what_is_far_from_the_gap_has_no_room(coder, prefix, suffix, extra, cut,
 
 
 def test_long_texts_take_time_for_what_there_is_room_for_alone(coder):
-    began = time.perf_counter()
+    began = time.thread_time()
     infill_prompt(coder.tokenizer, read_gap({**GAP, "input_prefix": "x" * 1000}), 128)
-    short = time.perf_counter() - began
-    began = time.perf_counter()
+    short = time.thread_time() - began
+    began = time.thread_time()
     files = [{"text": "x" * 20_000_000}] * 4
     infill_prompt(
         coder.tokenizer, read_gap({"input_prefix": "x" * 20_000_000, "input_suffix": "", "input_extra": files}), 128
     )
-    assert time.perf_counter() - began < 50 * short + 0.5
+    assert time.thread_time() - began < 50 * short + 0.5
 
 
 def test_a_context_without_room(coder):

@@ -86,7 +86,7 @@ def test_other_requests_are_answered_while_a_grammar_is_compiled(configured, mon
 
     def slow(ask):
         entered.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         return prepare(ask)
 
     monkeypatch.setattr(generating, "prepare", slow)
@@ -181,11 +181,11 @@ def test_a_key_has_half_of_the_threads(configured, tmp_path):
 
         def hold():
             running.append(1)
-            held.wait(10)
+            held.wait(60)
 
         mine = [asyncio.ensure_future(service.elsewhere(hold, "ann")) for _ in range(6)]
         assert await service.elsewhere(lambda: len(running), "bob") <= 2
-        assert await asyncio.wait_for(service.elsewhere(lambda: 5, "bob"), 10) == 5
+        assert await asyncio.wait_for(service.elsewhere(lambda: 5, "bob"), 30) == 5
         held.set()
         await asyncio.gather(*mine)
         assert len(running) == 6

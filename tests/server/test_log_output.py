@@ -23,7 +23,7 @@ from tests.server.client import HI, connected
 LOST = re.compile(rb"(\d+) lines of the log were lost here: nothing took them\n")
 
 
-def eventually(condition, seconds=10.0):
+def eventually(condition, seconds=60.0):
     until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.005)
@@ -239,7 +239,7 @@ def test_a_server_whose_log_is_not_read_answers(pipe, closed):
         assert statuses == {200}
         assert int(re.search(r"^oxillama_log_lines_lost_total (\d+)$", text_of_metrics(port), re.MULTILINE)[1]) > 100
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
@@ -254,10 +254,10 @@ def test_a_server_with_a_full_disk_answers(tmp_path):
         assert eventually(lambda: os.path.exists(path), 60)
         for _ in range(20):
             command = ["curl", "-s", "--unix-socket", path, "http://localhost/health"]
-            answer = subprocess.run(command, capture_output=True, check=False, timeout=60).stdout
+            answer = subprocess.run(command, capture_output=True, check=False, timeout=120).stdout
             assert answer.startswith(b'{"status":')
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
@@ -270,9 +270,9 @@ def test_a_server_without_standard_error_answers(tmp_path):
     try:
         assert eventually(lambda: os.path.exists(path), 60)
         command = ["curl", "-s", "--unix-socket", path, "http://localhost/health"]
-        assert subprocess.run(command, capture_output=True, check=False, timeout=60).stdout.startswith(b'{"status":')
+        assert subprocess.run(command, capture_output=True, check=False, timeout=120).stdout.startswith(b'{"status":')
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
@@ -303,7 +303,7 @@ def test_faults_are_logged_once_a_second_and_without_content(tmp_path):
             connection.close()
         seconds = time.monotonic() - began
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
@@ -338,7 +338,7 @@ def test_a_server_out_of_descriptors_says_so_once_a_second(tmp_path, loop):
             made.close()
         assert eventually(lambda: asked(port, 1) == {200}, 30)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         seconds = time.monotonic() - started
     finally:
         process.kill()

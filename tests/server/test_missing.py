@@ -19,7 +19,7 @@ sys.exit(main(["serve", "--port", "0"]))
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
 def test_serving_says_what_it_needs(missing):
     command = [sys.executable, "-c", CODE.format(missing=missing)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 2
     assert f"`oxillama serve` needs {missing}" in done.stderr
     assert "pip install '.[server]'" in done.stderr

@@ -13,7 +13,7 @@ from oxillama.server import ServerConfig, create_app
 from oxillama.server.errors import ApiError
 from oxillama.server.models import ServedModel
 from oxillama.server.residence import leaves_in
-from tests.server.client import HI, Client
+from tests.server.client import HI, Client, until
 from tests.speculative.drafting import make_draft
 
 ADMIN = {"x-api-key": "admin-secret"}
@@ -188,10 +188,9 @@ def test_a_model_in_use_leaves_when_it_is_idle():
             await service.residence.leave(model)
             await asyncio.sleep(0.3)
             assert model.state == "ready"
-        await asyncio.sleep(0.6)
-        return model.state
+        assert await until(lambda: model.state == "idle")
 
-    assert asyncio.run(main()) == "idle"
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", ["lookup", "model"])

@@ -372,7 +372,7 @@ def test_a_model_leaves_after_an_error_too(engine):
             await asyncio.sleep(0.01)
         return answer.status, [*states, model.state]
 
-    assert asyncio.run(asyncio.wait_for(main(), 30)) == (400, ["ready", "idle"])
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == (400, ["ready", "idle"])
 
 
 def test_whose_models_stay(engine, tmp_path):

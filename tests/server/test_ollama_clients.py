@@ -192,7 +192,7 @@ def test_node(port, engine, tmp_path):
     if node is None:
         pytest.skip("node is missing")
     asked = [node, "-p", "require.resolve('ollama')"]
-    resolved = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    resolved = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
     if resolved.returncode:
         pytest.skip("Node's package ollama is missing: npm install ollama, here or in a folder of NODE_PATH")
     package = resolved.stdout.strip().rpartition("/ollama/")[0]

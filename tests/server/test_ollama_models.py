@@ -1,7 +1,7 @@
 """Models of Ollama's API: lists, what is told of one, names that mean it, and what there is in place of a registry."""
 
 import asyncio
-import time
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import oxillama as ox
 from oxillama.core.loading import shipped_model
 from oxillama.server import ServerConfig, create_app
 from oxillama.server.models import ServedModel
-from tests.server.client import HI, Client
+from tests.server.client import HI, Client, until
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 NOWHERE = ("/api/pull", "/api/push", "/api/create")
@@ -240,15 +240,17 @@ def test_adapters_are_names(adapters):
 
 def test_lists_are_quick_while_models_load(engine):
     """No list waits for a model."""
-    model = ServedModel("slow", load=lambda: time.sleep(1.0), at_start=False)
+    go_on = threading.Event()
+    model = ServedModel("slow", load=lambda: go_on.wait(60), at_start=False)
     client = Client(create_app({"tiny": engine, "slow": model}, ServerConfig(queue_timeout=0.05)))
 
     async def main():
         waiting = asyncio.ensure_future(client.acall("POST", "/api/generate", b'{"model": "slow"}', {}))
-        await asyncio.sleep(0.01)
+        assert await until(lambda: model.state == "loading")
         listed = await client.acall("GET", "/api/tags", b"", {})
-        done = waiting.done()
-        return listed, done, await waiting
+        state, waited = model.state, await waiting
+        go_on.set()
+        return listed, state, waited
 
-    listed, done, waited = asyncio.run(main())
-    assert (len(listed.json["models"]), done, waited.status) == (2, False, 503)
+    listed, state, waited = asyncio.run(main())
+    assert (len(listed.json["models"]), state, waited.status) == (2, "loading", 503)

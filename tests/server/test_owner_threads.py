@@ -178,4 +178,4 @@ def test_work_that_is_done_before_its_caller_goes_on(threads, monkeypatch):
             time.sleep(0.1)
 
     monkeypatch.setattr("oxillama.server.owner_threads._fail", wait)
-    assert threads.submit(lambda: 7, "a").result(10) == 7
+    assert threads.submit(lambda: 7, "a").result(60) == 7

@@ -24,7 +24,7 @@ LONG = {"messages": HI, "max_tokens": 900, "ignore_eos": True, "seed": 1}
 CHAT = "/v1/chat/completions"
 
 
-def eventually(condition, seconds=10.0):
+def eventually(condition, seconds=60.0):
     until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.005)
@@ -91,7 +91,7 @@ def test_clients_that_leave_at_any_point(served, engine):
 ])  # fmt: skip
 def test_requests_that_never_end(served, data, status):
     _, port = served
-    made = raw(port, data, timeout=10)
+    made = raw(port, data)
     head = made.recv(1 << 16)
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert json.loads(head.partition(b"\r\n\r\n")[2] or made.recv(1 << 16))["error"]["type"] == "invalid_request_error"
@@ -100,7 +100,7 @@ def test_requests_that_never_end(served, data, status):
 
 def test_a_connection_that_says_nothing_is_closed(served):
     _, port = served
-    made = raw(port, b"", timeout=10)
+    made = raw(port, b"")
     assert made.recv(100) == b""
     made.close()
 
@@ -228,7 +228,7 @@ sys.exit(main(["serve", "--port", "0"]))
 
 def test_the_command_listens_before_it_imports_what_answers():
     """Clients connect at once, and wait until there is something that answers."""
-    done = subprocess.run([sys.executable, "-c", LISTENS], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", LISTENS], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (2, "oxillama: error: it listens, with []\n")
 
 
@@ -258,7 +258,7 @@ def test_signals_before_the_loop_let_clients_be_answered(tmp_path, number):
         process.send_signal(number)
         assert made.recv(100).startswith(b"HTTP/1.1 200")
         made.close()
-        log = process.communicate(timeout=60)[1]
+        log = process.communicate(timeout=120)[1]
         assert process.returncode == 0, log
         assert log.index("read the keys again") < log.index("ending: 0 requests")
         assert not os.path.exists(path)
@@ -274,7 +274,7 @@ def test_a_second_signal_before_the_loop_ends_it_at_once(tmp_path):
         made = connected_early(process, path)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
-        log = process.communicate(timeout=60)[1]
+        log = process.communicate(timeout=120)[1]
         assert (process.returncode, log) == (0, "")
         assert not os.path.exists(path)
         made.close()
@@ -301,7 +301,7 @@ def test_signals_let_requests_end(number):
         while piece := made.recv(1 << 16):
             received += piece
         assert b"data: [DONE]" in received
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         made.close()
     finally:
         process.kill()
@@ -320,7 +320,7 @@ def test_a_second_signal_ends_it_at_once():
         log = iter(process.stderr)
         assert any("ending: 1 requests" in line for line in log)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert "Traceback" not in "".join(log)
         made.close()
     finally:
@@ -342,7 +342,7 @@ def test_what_takes_too_long_gets_an_error_event():
             received += piece
         assert b'"code":"draining"' in received
         assert b"[DONE]" not in received
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         made.close()
     finally:
         process.kill()
@@ -373,7 +373,7 @@ def test_keys_are_read_again(tmp_path):
         assert status("second-secret") == 200
     finally:
         process.terminate()
-        _, logged = process.communicate(timeout=30)
+        _, logged = process.communicate(timeout=120)
     assert "secret" not in logged.replace("--api-key", "")
 
 
@@ -396,7 +396,7 @@ def test_certificates_are_read_again(tmp_path):
 
         assert shown() == (tmp_path / "one.crt").read_text().strip()
         trusted = ssl.create_default_context(cafile=tmp_path / "one.crt")
-        connection = http.client.HTTPSConnection("localhost", port, context=trusted, timeout=30)
+        connection = http.client.HTTPSConnection("localhost", port, context=trusted, timeout=120)
         connection.request("GET", "/health")
         assert connection.getresponse().status == 200
         connection.close()
@@ -409,7 +409,7 @@ def test_certificates_are_read_again(tmp_path):
         assert eventually(lambda: shown() == (tmp_path / "two.crt").read_text().strip())
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 def test_many_clients_at_once(engine):

@@ -154,7 +154,7 @@ def test_a_fork_waits_for_a_run_that_holds_a_lock():
         assert held.wait(SECONDS)
         child = os.fork()
         if not child:
-            os._exit(0 if lock.acquire(timeout=5) else 1)
+            os._exit(0 if lock.acquire(timeout=60) else 1)
         assert wait_for_child(child) == 0
         draft.propose([Text(PROMPT, ox.SamplerConfig(seed=1, banned_tokens=[1])).task(2)])
         assert draft._run is not None  # it goes on guessing here

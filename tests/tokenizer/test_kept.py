@@ -79,7 +79,7 @@ WORDS = st.one_of(
 @pytest.mark.parametrize(
     "name", ["gpt-2", "qwen2", "llama-bpe", "falcon", "starcoder", "deepseek-llm", "gemma-4", "llama-spm"]
 )
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(texts=st.lists(WORDS, max_size=40), grown=st.lists(WORDS, max_size=10))
 def test_ids_of_a_text_that_grows_are_those_of_the_whole(name, texts, grown, monkeypatch):
     monkeypatch.setattr(module, "LEAST", 3)
