@@ -118,7 +118,7 @@ class Scheduler:
         self.live: dict[int, Sequence] = {}
         self.waiting = WaitingQueue()
         self.owners: dict[Hashable, int] = {}  # live sequences of each
-        self.shares = OwnerShares(self.owners)
+        self.shares = OwnerShares(self.owners, self.token_budget // 2)
         self.n_steps = 0
         self.n_preempted = 0
         self.preempting = False
@@ -127,6 +127,7 @@ class Scheduler:
         self.ended: list[Sequence] = []
         # Id of the first sequence in the queue, and the room that was too little for it.
         self._stuck: tuple[int, tuple[int, ...]] = (-1, self.blocks.room)
+        self._alone_from = 0  # step in which the last owner but one went, or the only one came
         self._left_out = False  # whether the last step left decoding sequences out, beside another owner's prompt
 
     @property
@@ -189,11 +190,22 @@ class Scheduler:
         self.live[sequence.id] = sequence
         n = self.owners.get(sequence.owner, 0)
         self.owners[sequence.owner] = n + 1
-        if not n and len(self.owners) > 1:
-            self.shares.enter(sequence.owner)
+        if not n:
+            self._owner_comes(sequence.owner)
         if sequence.deadline < math.inf:
             self.deadlines.add(sequence, len(self.live))
         return sequence
+
+    def _owner_comes(self, owner: Hashable) -> None:
+        """An owner has a live sequence now. One that was alone had steps meanwhile, which weren't counted."""
+        n = len(self.owners)
+        if n == 1:
+            self._alone_from = self.n_steps
+            return
+        if n == 2:
+            work = (self.n_steps - self._alone_from) * (STEP_WORK + len(self.running))
+            self.shares.charge(next(other for other in self.owners if other != owner), work)
+        self.shares.enter(owner)
 
     def set_deadline(self, sequence: Sequence, deadline: float) -> None:
         """Sets another deadline for a sequence, which waits or runs, or will."""
@@ -242,7 +254,8 @@ class Scheduler:
         self.owners[sequence.owner] -= 1
         if not self.owners[sequence.owner]:
             del self.owners[sequence.owner]
-            if len(self.owners) == 1:
+            self._alone_from = self.n_steps
+            if not self.owners:
                 self.shares.clear()
         if sequence.running:
             self.running.remove(sequence)
@@ -357,8 +370,8 @@ class Scheduler:
         order = self.shares.order({*self.waiting.counts, *(s.owner for s in self.running if not s.is_decoding)})
         throttle = beside if rows and order and isinstance(beside, PrefillThrottle) else None
         if throttle is not None:
-            had = [self.shares.work(sequence.owner) for sequence in rows if sequence.owner != order[0]]
-            throttle.begin(len(rows), equal=bool(had) and self.shares.work(order[0]) <= min(had))
+            others = {sequence.owner for sequence in rows}
+            throttle.begin(len(rows), equal=any(self.shares.is_due(owner, others) for owner in order))
         budget = max(1, self.token_budget - len(rows))
         if rows and isinstance(beside, int):
             budget = min(budget, beside)
@@ -366,12 +379,15 @@ class Scheduler:
         first, starts = None, True
         while order and not prompts:
             first = order.pop(0)
-            starts = self._schedule_prompts(prompts, first, budget, math.inf, throttle, starts=starts, leads=True)
+            most = self.shares.lead(first, order)
+            starts = self._schedule_prompts(prompts, first, budget, most, throttle, starts=starts, leads=True)
         work = math.inf
         if prompts:
             work = STEP_WORK + sum(prompt_work(n, s.n_computed) for s, n in prompts)
-            self.shares.charge(first, STEP_WORK)
-        row_work = 1.0 if throttle is None else throttle.row_work
+            # Decoding sequences pay for the step (`row_work`), but for that of each of many short prompts.
+            if not rows or any(s.n_computed + n == len(s.tokens) for s, n in prompts):
+                self.shares.charge(first, STEP_WORK)
+        row_work = 1.0 if throttle is None else throttle.row_work(len(rows))
         plan = self._schedule_rows(rows, first, work / row_work, self.token_budget - _n_tokens(prompts))
         if throttle is not None:
             throttle.beside(len(plan))
@@ -384,6 +400,8 @@ class Scheduler:
             self.shares.charge(sequence.owner, row_work * n)
         for sequence, n in prompts:
             self.shares.charge(sequence.owner, prompt_work(n, sequence.n_computed))
+        if prompts:
+            self.shares.catch_up(first, order)
         return plan + prompts
 
     def _schedule_prompts(
