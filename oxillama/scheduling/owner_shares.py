@@ -59,8 +59,8 @@ class OwnerShares:
 
     def catch_up(self, first: Hashable, others: Sequence[Hashable]) -> None:
         """A step was planned whose prompts are the first owner's, and then those of others, which have some. All the
-        rest have what they ask for, or no place for more, and are no further than `lag` behind the first for it."""
-        least = self.work(first) - self._lag
+        rest have what they ask for, or no place for more, and are no further than half of `lag` behind the first for it."""
+        least = self.work(first) - self._lag / 2
         for owner in self._live:
             if self.work(owner) < least and owner != first and owner not in others:
                 self._work[owner] = least

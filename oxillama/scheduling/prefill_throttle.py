@@ -68,8 +68,8 @@ class PrefillThrottle:
         self._costs: deque[tuple[float, float]] = deque(maxlen=KEPT_TIMES)  # seconds of a prompt token, at a depth
         self._limit = LEAST_CHUNK  # of the next chunk
         self._least = LEAST_CHUNK  # of the step under way
-        # Of the step under way. none: without prompts, to be measured.
-        self._none = False
+        # Of the step under way. none: without prompts, to be measured. equal: as `begin` has it.
+        self._none = self._equal = False
         self.n_taken = self._fitting = self._depths = 0
         self._decode_seconds = self._left = 0.0
 
@@ -77,6 +77,7 @@ class PrefillThrottle:
         """A step of so many decoding sequences is planned. equal: its prompts, of another owner than theirs, are to
         have as much time, and hardly ever wait for a step that is measured."""
         self.n_taken = self._depths = 0
+        self._equal = equal
         # Never two in a row: if single tokens of prompts come in every step, none is ever measured.
         most = EQUAL_STEPS if equal else DECODE_STEPS
         self._none = not self._none and ((not self.decodes and not equal) or self._n_mixed >= most)
@@ -103,14 +104,17 @@ class PrefillThrottle:
             return 1.0
         return min(max(self._decode_time(n_decode) / n_decode / seconds, 1.0), MAX_ROW_WORK)
 
-    def fit(self, depth: int) -> int:
-        """Prompt tokens that fit into what is left of the step, for a prompt of which so many tokens are computed."""
+    def fit(self, depth: int, n: int = 0) -> int:
+        """Prompt tokens that fit into what is left of the step, for a prompt of which so many tokens are computed, and
+        n are left. Where few would be left over, which then wait for another step, another owner's prompt has all."""
         if self._none:
             return 0
         limit, seconds = min(self.most, self._limit) - self.n_taken, self._seconds(depth)
         fitting = int(min(limit, self._left / seconds)) if seconds > 0 else limit
         least = max(int(self._least * DEPTH / (DEPTH + depth)), LEAST_CHUNK)
         fitting = max(fitting, min(self.most, least) - self.n_taken, 0)
+        if self._equal and 0 < n - fitting <= max(LEAST_CHUNK, fitting // 8):
+            fitting = n
         self._fitting = self.n_taken + fitting
         return fitting
 

@@ -486,7 +486,7 @@ class Scheduler:
         """Tokens that a sequence computes, of the budget that is left."""
         n = len(sequence.tokens) - sequence.n_computed
         if throttle is not None and n > 1:  # a single one costs what a decoding sequence does
-            budget = min(budget, throttle.fit(sequence.n_computed))
+            budget = min(budget, throttle.fit(sequence.n_computed, n))
         if self.whole:  # or more than the budget, if it is the first of the step
             return n if n <= budget or budget == self.token_budget else 0
         if sequence.n_computed < sequence.n_encoded:

@@ -456,3 +456,16 @@ def test_prompts_beside_many_sequences_have_as_many_tokens():
     throttle.begin(64, equal=True)
     assert throttle.fit(0) == LEAST_CHUNK + 64 * EQUAL_ROW_TOKENS
     assert throttle.fit(1000 * DEPTH) == LEAST_CHUNK
+
+
+def test_the_last_tokens_of_another_owners_prompt_wait_for_no_further_step():
+    throttle = PrefillThrottle(512)
+    throttle.decodes.append((4, 0.1))
+    throttle._costs.append((0.002, 0))
+    throttle._limit = 512
+    for equal, sizes in ((True, [99, 100, 101, 112, 100]), (False, [65, 65, 65, 65, 65])):
+        found = []
+        for n in (99, 100, 101, 112, 113):
+            throttle.begin(4, equal=equal)
+            found.append(min(n, throttle.fit(0, n)))
+        assert found == sizes
