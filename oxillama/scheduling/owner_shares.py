@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from oxillama.scheduling.prefill_throttle import LEAST_CHUNK
 
@@ -34,19 +34,36 @@ class OwnerShares:
     """
 
     def __init__(self, live: Mapping[Hashable, int], lag: float) -> None:
-        self._live, self._lag = live, lag
+        self._live, self._lag = live, max(lag, 1.0)
         self._work: dict[Hashable, float] = {}
+        self._alone_from = 0  # step since which there has been one owner at most
 
-    def enter(self, owner: Hashable) -> None:
-        """An owner has a live sequence now, and others have, too."""
-        others = [self._work.get(other, 0.0) for other in self._live if other != owner]
-        first = min(min(others), max(others) - self._lag)
+    def enter(self, owner: Hashable, n_steps: int, n_running: int) -> None:
+        """An owner has a live sequence now. If one other has some, it has had steps alone, and for `n_running` of its
+        sequences, which weren't counted.
+
+        n_steps: number of the step.
+        """
+        others = [other for other in self._live if other != owner]
+        if not others:
+            self._alone_from = n_steps
+            return
+        if len(others) == 1:
+            self.charge(others[0], (n_steps - self._alone_from) * (STEP_WORK + n_running))
+        had = list(map(self.work, others))
+        first = min(min(had), max(had) - self._lag)
         kept = len(self._work) <= MAX_KEPT
         self._work = {one: work for one, work in self._work.items() if one in self._live or (kept and work > first)}
-        self._work[owner] = max(self._work.get(owner, 0.0), first)
+        self._work[owner] = max(self.work(owner), first)
 
-    def clear(self) -> None:
-        """No owner has live sequences now."""
+    def leave(self, n_steps: int) -> None:
+        """An owner has no live sequence any more."""
+        self._alone_from = n_steps
+        if not self._live:
+            self._work.clear()
+
+    def reset(self) -> None:
+        """No owner has live sequences, after an error."""
         self._work.clear()
 
     def charge(self, owner: Hashable, work: float) -> None:
@@ -58,20 +75,26 @@ class OwnerShares:
         return self._work.get(owner, 0.0)
 
     def catch_up(self, first: Hashable, others: Sequence[Hashable]) -> None:
-        """A step was planned whose prompts are the first owner's, and then those of others, which have some. All the
-        rest have what they ask for, or no place for more, and are no further than half of `lag` behind the first for it."""
+        """A step was planned whose prompts are the first owner's, and then those of others, which have some.
+
+        All the rest have what they ask for, or no place for more: they are no further than half of `lag` behind.
+        """
         least = self.work(first) - self._lag / 2
         for owner in self._live:
             if self.work(owner) < least and owner != first and owner not in others:
                 self._work[owner] = least
 
-    def is_due(self, owner: Hashable, others: Iterable[Hashable]) -> bool:
-        """Whether an owner had no more than `lag` beyond what each of others had, of which there are some."""
-        had = [self.work(other) for other in others if other != owner]
-        return bool(had) and self.work(owner) <= min(had) + self._lag
+    def is_any_due(self, owners: Iterable[Hashable], rows: Collection[Hashable]) -> bool:
+        """Whether one of these owners had no more than `lag` beyond each other one that has decoding sequences, of
+        which there are some."""
+        for owner in owners:
+            had = [self.work(other) for other in rows if other != owner]
+            if had and self.work(owner) <= min(had) + self._lag:
+                return True
+        return False
 
     def lead(self, owner: Hashable, others: Iterable[Hashable]) -> float:
-        """Work until an owner has had `lag` more than the least of others, who wait for it."""
+        """Work until an owner has had `lag` more than the least of those that wait beside it."""
         return self._lag + min((self.work(other) for other in others), default=math.inf) - self.work(owner)
 
     def order(self, owners: Iterable[Hashable]) -> list[Hashable]:

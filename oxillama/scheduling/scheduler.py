@@ -19,7 +19,7 @@ from oxillama.scheduling import yielding
 from oxillama.scheduling.block_manager import BlockManager
 from oxillama.scheduling.owner_shares import STEP_WORK, OwnerShares, prompt_work
 from oxillama.scheduling.pools import RUNNING_SLOTS, SequencePool, StateSlots
-from oxillama.scheduling.prefill_throttle import PrefillThrottle
+from oxillama.scheduling.prefill_throttle import LEAST_CHUNK, PrefillThrottle
 from oxillama.scheduling.prefix_cache import LEAST_PART, WINDOWED, PrefixKvCache
 from oxillama.scheduling.sequence import Sequence
 from oxillama.scheduling.waiting_queue import Deadlines, WaitingQueue
@@ -60,9 +60,7 @@ class Scheduler:
     checkpoints before that. Lost tokens are computed again when needed: every sequence that fits the pool alone ends.
 
     Where sequences have several owners (`Sequence.owner`), first come is first served within each, and owners share
-    what there is: steps by what was done for each (`OwnerShares`), running places and blocks by number. Prompts of the
-    owner that had least go first, and beside them each other one gets no more than they take: so a prompt takes twice
-    its time at most beside all that one other owner sent, after the step under way.
+    what there is: steps by what was done for each (`OwnerShares`), running places and blocks by number.
 
     The scheduler computes nothing itself, and serves any model. Its driver takes turns, all from one thread: `step`;
     the `copies` that it asks for, which are cleared then; each sequence's share of the plan; `advance` for what was
@@ -127,7 +125,6 @@ class Scheduler:
         self.ended: list[Sequence] = []
         # Id of the first sequence in the queue, and the room that was too little for it.
         self._stuck: tuple[int, tuple[int, ...]] = (-1, self.blocks.room)
-        self._alone_from = 0  # step in which the last owner but one went, or the only one came
         self._left_out = False  # whether the last step left decoding sequences out, beside another owner's prompt
 
     @property
@@ -191,21 +188,10 @@ class Scheduler:
         n = self.owners.get(sequence.owner, 0)
         self.owners[sequence.owner] = n + 1
         if not n:
-            self._owner_comes(sequence.owner)
+            self.shares.enter(sequence.owner, self.n_steps, len(self.running))
         if sequence.deadline < math.inf:
             self.deadlines.add(sequence, len(self.live))
         return sequence
-
-    def _owner_comes(self, owner: Hashable) -> None:
-        """An owner has a live sequence now. One that was alone had steps meanwhile, which weren't counted."""
-        n = len(self.owners)
-        if n == 1:
-            self._alone_from = self.n_steps
-            return
-        if n == 2:
-            work = (self.n_steps - self._alone_from) * (STEP_WORK + len(self.running))
-            self.shares.charge(next(other for other in self.owners if other != owner), work)
-        self.shares.enter(owner)
 
     def set_deadline(self, sequence: Sequence, deadline: float) -> None:
         """Sets another deadline for a sequence, which waits or runs, or will."""
@@ -254,9 +240,7 @@ class Scheduler:
         self.owners[sequence.owner] -= 1
         if not self.owners[sequence.owner]:
             del self.owners[sequence.owner]
-            self._alone_from = self.n_steps
-            if not self.owners:
-                self.shares.clear()
+            self.shares.leave(self.n_steps)
         if sequence.running:
             self.running.remove(sequence)
         if sequence.queued:
@@ -278,7 +262,7 @@ class Scheduler:
         self.running, self.live, self.ended = [], {}, []
         self.waiting, self.deadlines = WaitingQueue(), Deadlines()
         self.owners.clear()
-        self.shares.clear()
+        self.shares.reset()
 
     def drain_finished(self) -> list[Sequence]:
         """Sequences that ended since the last call, in that order; `cancelled` tells which of them were cancelled."""
@@ -362,16 +346,14 @@ class Scheduler:
     def _schedule_owners(self, beside: int | PrefillThrottle | None) -> Plan:
         """The plan of a step where sequences have several owners, without draft tokens.
 
-        Prompts of the owner that had least go first, and the step is its. Each other owner has no more work done in it
-        than they take: of its decoding sequences as many as that allows, then of its prompts. A step after one that
-        left decoding sequences out has all of them.
+        Prompts of the owner that had least lead. Each other owner has no more work done in the step than they take: of
+        decoding sequences, all of which are in the next step after one that left some out, then of its prompts.
         """
         rows = [sequence for sequence in self.running if sequence.is_decoding]
         order = self.shares.order({*self.waiting.counts, *(s.owner for s in self.running if not s.is_decoding)})
         throttle = beside if rows and order and isinstance(beside, PrefillThrottle) else None
         if throttle is not None:
-            others = {sequence.owner for sequence in rows}
-            throttle.begin(len(rows), equal=any(self.shares.is_due(owner, others) for owner in order))
+            throttle.begin(len(rows), equal=self.shares.is_any_due(order, {sequence.owner for sequence in rows}))
         budget = max(1, self.token_budget - len(rows))
         if rows and isinstance(beside, int):
             budget = min(budget, beside)
@@ -379,13 +361,12 @@ class Scheduler:
         first, starts = None, True
         while order and not prompts:
             first = order.pop(0)
-            most = self.shares.lead(first, order)
-            starts = self._schedule_prompts(prompts, first, budget, most, throttle, starts=starts, leads=True)
+            lead = self.shares.lead(first, order)
+            starts = self._schedule_prompts(prompts, first, budget, lead, throttle, starts=starts, leads=True)
         work = math.inf
         if prompts:
             work = STEP_WORK + sum(prompt_work(n, s.n_computed) for s, n in prompts)
-            # Decoding sequences pay for the step (`row_work`), but for that of each of many short prompts.
-            if not rows or any(s.n_computed + n == len(s.tokens) for s, n in prompts):
+            if not rows or any(s.n_computed + n == len(s.tokens) for s, n in prompts):  # else the rows pay (`row_work`)
                 self.shares.charge(first, STEP_WORK)
         row_work = 1.0 if throttle is None else throttle.row_work(len(rows))
         plan = self._schedule_rows(rows, first, work / row_work, self.token_budget - _n_tokens(prompts))
@@ -426,8 +407,12 @@ class Scheduler:
                     break
             depth = sequence.n_computed
             most = budget if work == math.inf else min(budget, int(work / prompt_work(1, depth)))
+            heads = leads and not plan  # it is computed whole, too, and its last tokens at any depth
+            if heads and most < budget:
+                whole = self.whole or depth < sequence.n_encoded
+                most = budget if whole else max(most, min(budget, LEAST_CHUNK))
             n = self._share(sequence, most, throttle)
-            if n > most and work < math.inf:
+            if n > most and work < math.inf and not heads:
                 n = 0
             if n and self._make_room(sequence, n):
                 plan.append((sequence, n))

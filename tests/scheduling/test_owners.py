@@ -119,6 +119,32 @@ def test_a_second_owner_gets_half_of_the_running_places():
     assert scheduler.n_preempted == preempted == 4  # and nothing goes to and fro
 
 
+@pytest.mark.parametrize("budget", [1, 2, 3, 600])
+@pytest.mark.parametrize("whole", [False, True])
+def test_prompts_beyond_a_step_come_to_their_end_beside_another_owners(budget, whole):
+    """Also where each is computed in one step, of more tokens than its owner may lead by."""
+    scheduler, outputs = make(n_blocks=10_000, budget=budget, whole=whole), {}
+    made = [add(scheduler, outputs, "ab"[i % 2], 700, first=1000 * i) for i in range(6)]
+    n = 0
+    while scheduler.live:
+        compute(scheduler, scheduler.step(), outputs)
+        n += 1
+        assert n <= 10_000, "a prompt never ends"
+    assert all(len(s.tokens) == 701 for s in made)
+
+
+def test_a_prompt_that_an_encoder_reads_begins_beside_another_owners():
+    scheduler, outputs = make(n_blocks=10_000, budget=64), {}
+    for i in range(20):
+        add(scheduler, outputs, "a", 500, first=10_000 * i)
+    compute(scheduler, scheduler.step(), outputs)
+    wanted = owned("b", 400, first=900_000)
+    wanted.n_encoded = 300
+    outputs[wanted.id] = 1
+    scheduler.add_request(wanted)
+    assert (wanted, 300) in scheduler.step()
+
+
 def test_one_owner_alone_uses_all_places_and_nothing_is_preempted():
     scheduler, outputs = make(n_blocks=10_000, max_running=8), {}
     for i in range(20):
@@ -197,8 +223,7 @@ def test_an_owner_that_was_idle_saved_no_more_up_than_its_lag():
 
     def enter(owner):
         live[owner] = 1
-        if len(live) > 1:
-            shares.enter(owner)
+        shares.enter(owner, 0, 0)
 
     for owner in ("a", "b", "c"):
         enter(owner)
@@ -226,9 +251,10 @@ def test_who_asks_for_nothing_more_saves_up_half_of_its_lag():
     shares.charge("b", 500)
     shares.catch_up("b", ["c"])
     assert [shares.work(owner) for owner in "abc"] == [450, 500, 0]
-    assert shares.is_due("b", {"a"})
-    assert not shares.is_due("b", {"a", "c"})
-    assert not shares.is_due("b", {"b"}), "beside its own sequences a prompt is due no more than others"
+    assert shares.is_any_due("b", {"a"})
+    assert not shares.is_any_due("b", {"a", "c"})
+    assert shares.is_any_due("bc", {"a", "c"})
+    assert not shares.is_any_due("b", {"b"}), "beside its own sequences a prompt is due no more than others"
     assert shares.lead("c", ["b"]) == 600
     assert shares.lead("b", ["a", "c"]) == -400
     assert shares.lead("a", []) > 1 << 60
@@ -239,7 +265,7 @@ def test_owners_that_have_gone_are_forgotten_where_they_are_many():
     shares = OwnerShares(live, 10)
     for i in range(3 * MAX_KEPT):
         live[i] = 1
-        shares.enter(i)
+        shares.enter(i, 0, 0)
         shares.charge(i, 1 + i)
         del live[i]
     assert len(shares._work) <= MAX_KEPT + 3
