@@ -2,44 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+import math
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
-from oxillama.scheduling.prefill_throttle import DEPTH, LEAST_CHUNK
+from oxillama.scheduling.prefill_throttle import LEAST_CHUNK
 
 __all__ = ["STEP_WORK", "OwnerShares", "prompt_work"]
 
 # Work of a step besides its tokens, in tokens at depth 0. Without it an owner of many short prompts would have many
 # steps for one of a long prompt.
 STEP_WORK = LEAST_CHUNK
+# Depth at which a token of a prompt counts twice: between that of the shipped model (1,400) and that of Llama 3.2 1B.
+WORK_DEPTH = 2048
+MAX_KEPT = 1024  # owners whose work is known when they have gone
 
 
 def prompt_work(n: int, depth: int) -> float:
     """Work of n tokens of a prompt of which `depth` are computed, in tokens at depth 0."""
-    return n * (DEPTH + depth) / DEPTH
+    return n * (WORK_DEPTH + depth) / WORK_DEPTH
 
 
 class OwnerShares:
     """The work of the steps that was done for each owner of live sequences, while there were several.
 
     A virtual token counter for each owner (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024): the one
-    that had least comes first. An owner that comes, or comes back, begins with no less than the least of those that are
-    there, so that none saves up turns. While an owner is alone it takes from none, and nothing is counted.
+    that had least comes first. An owner that comes, or comes back, begins no further than `lag` behind the one that had
+    most, so that none saves up turns. So far it comes first until it has had as much: with equal shares from the first
+    step on, a prompt would take twice its time and that of all that steps take beside their tokens.
 
-    live: live sequences of each owner, as the scheduler counts them.
+    live: live sequences of each owner, as the scheduler counts them. lag: work, half of a step's.
     """
 
-    def __init__(self, live: Mapping[Hashable, int]) -> None:
-        self._live = live
+    def __init__(self, live: Mapping[Hashable, int], lag: float) -> None:
+        self._live, self._lag = live, max(lag, 1.0)
         self._work: dict[Hashable, float] = {}
+        self._alone_from = 0  # step since which there has been one owner at most
 
-    def enter(self, owner: Hashable) -> None:
-        """An owner has a live sequence now, and others have, too."""
-        least = min(self._work.get(other, 0.0) for other in self._live if other != owner)
-        self._work = {other: work for other, work in self._work.items() if other in self._live or work > least}
-        self._work[owner] = max(self._work.get(owner, 0.0), least)
+    def enter(self, owner: Hashable, n_steps: int, n_running: int) -> None:
+        """An owner has a live sequence now. If one other has some, it has had steps alone, and for `n_running` of its
+        sequences, which weren't counted.
 
-    def clear(self) -> None:
-        """One owner at most has live sequences now."""
+        n_steps: number of the step.
+        """
+        others = [other for other in self._live if other != owner]
+        if not others:
+            self._alone_from = n_steps
+            return
+        if len(others) == 1:
+            self.charge(others[0], (n_steps - self._alone_from) * (STEP_WORK + n_running))
+        had = list(map(self.work, others))
+        first = min(min(had), max(had) - self._lag)
+        kept = len(self._work) <= MAX_KEPT
+        self._work = {one: work for one, work in self._work.items() if one in self._live or (kept and work > first)}
+        self._work[owner] = max(self.work(owner), first)
+
+    def leave(self, n_steps: int) -> None:
+        """An owner has no live sequence any more."""
+        self._alone_from = n_steps
+        if not self._live:
+            self._work.clear()
+
+    def reset(self) -> None:
+        """No owner has live sequences, after an error."""
         self._work.clear()
 
     def charge(self, owner: Hashable, work: float) -> None:
@@ -49,6 +73,29 @@ class OwnerShares:
     def work(self, owner: Hashable) -> float:
         """Work that was done for an owner, on the scale of those that are live."""
         return self._work.get(owner, 0.0)
+
+    def catch_up(self, first: Hashable, others: Sequence[Hashable]) -> None:
+        """A step was planned whose prompts are the first owner's, and then those of others, which have some.
+
+        All the rest have what they ask for, or no place for more: they are no further than half of `lag` behind.
+        """
+        least = self.work(first) - self._lag / 2
+        for owner in self._live:
+            if self.work(owner) < least and owner != first and owner not in others:
+                self._work[owner] = least
+
+    def is_any_due(self, owners: Iterable[Hashable], rows: Collection[Hashable]) -> bool:
+        """Whether one of these owners had no more than `lag` beyond each other one that has decoding sequences, of
+        which there are some."""
+        for owner in owners:
+            had = [self.work(other) for other in rows if other != owner]
+            if had and self.work(owner) <= min(had) + self._lag:
+                return True
+        return False
+
+    def lead(self, owner: Hashable, others: Iterable[Hashable]) -> float:
+        """Work until an owner has had `lag` more than the least of those that wait beside it."""
+        return self._lag + min((self.work(other) for other in others), default=math.inf) - self.work(owner)
 
     def order(self, owners: Iterable[Hashable]) -> list[Hashable]:
         """Owners by what was done for them, least first; of equals the one with the fewest live sequences."""

@@ -37,6 +37,12 @@ KEPT_TIMES = 5
 DEPTH = 1024
 # Prompt tokens whose time a decoding sequence takes of a step, at most.
 MAX_ROW_WORK = 64.0
+# Time that a step takes however few sequences it has, in decoding sequences: weights are read once for all. It is that
+# of 4 to 7 with SmolLM2 135M, and of 6 with the shape of Llama 3.2 1B.
+FIXED_ROWS = 6
+# Prompt tokens of a step, for each decoding sequence beside them, that take no less time than all of these where the
+# prompt is another owner's: a sequence takes the time of 1.5 to 2.7 tokens, by its depth.
+EQUAL_ROW_TOKENS = 2
 
 
 class PrefillThrottle:
@@ -61,8 +67,9 @@ class PrefillThrottle:
         self._n_mixed = 0  # steps with prompts since one was taken without
         self._costs: deque[tuple[float, float]] = deque(maxlen=KEPT_TIMES)  # seconds of a prompt token, at a depth
         self._limit = LEAST_CHUNK  # of the next chunk
-        # Of the step under way. none: without prompts, to be measured.
-        self._none = False
+        self._least = LEAST_CHUNK  # of the step under way
+        # Of the step under way. none: without prompts, to be measured. equal: as `begin` has it.
+        self._none = self._equal = False
         self.n_taken = self._fitting = self._depths = 0
         self._decode_seconds = self._left = 0.0
 
@@ -70,6 +77,7 @@ class PrefillThrottle:
         """A step of so many decoding sequences is planned. equal: its prompts, of another owner than theirs, are to
         have as much time, and hardly ever wait for a step that is measured."""
         self.n_taken = self._depths = 0
+        self._equal = equal
         # Never two in a row: if single tokens of prompts come in every step, none is ever measured.
         most = EQUAL_STEPS if equal else DECODE_STEPS
         self._none = not self._none and ((not self.decodes and not equal) or self._n_mixed >= most)
@@ -77,29 +85,36 @@ class PrefillThrottle:
             self._n_mixed = 0
             return
         self.beside(n_decode)
-        self._left = (1.0 if equal else USED_SHARE) * (self._decode_seconds + MAX_DECODE_WAIT_MS / 1000)
+        own, share = self._decode_seconds, 1.0
+        if self.decodes and not equal:  # of fewer sequences a step takes no less than their part of it
+            own, share = median([s * min(1.0, n_decode / n) for n, s in self.decodes]), USED_SHARE
+        self._left = share * (own + MAX_DECODE_WAIT_MS / 1000)
+        self._least = LEAST_CHUNK + EQUAL_ROW_TOKENS * n_decode if equal else max(LEAST_CHUNK, n_decode)
 
     def beside(self, n_decode: int) -> None:
         """Corrects the number of decoding sequences in the step; `begin` may have expected more."""
-        if self.decodes:  # of fewer sequences a step takes less, but no less than their part of it
-            self._decode_seconds = median([s * min(1.0, n_decode / n) for n, s in self.decodes])
+        if self.decodes:
+            self._decode_seconds = self._decode_time(n_decode)
 
-    @property
-    def row_work(self) -> float:
-        """Time that a decoding sequence takes of a step, in tokens of a prompt at depth 0; 1 as long as it isn't
-        measured."""
+    def row_work(self, n_decode: int) -> float:
+        """Time that each of so many decoding sequences takes of a step, in tokens of a prompt at depth 0; 1 as long as
+        it isn't measured."""
         seconds = self._seconds(0)
-        if not self.decodes or seconds <= 0.0:
+        if not self.decodes or seconds <= 0.0 or not n_decode:
             return 1.0
-        return min(max(median([s / n for n, s in self.decodes]) / seconds, 1.0), MAX_ROW_WORK)
+        return min(max(self._decode_time(n_decode) / n_decode / seconds, 1.0), MAX_ROW_WORK)
 
-    def fit(self, depth: int) -> int:
-        """Prompt tokens that fit into what is left of the step, for a prompt of which so many tokens are computed."""
+    def fit(self, depth: int, n: int = 0) -> int:
+        """Prompt tokens that fit into what is left of the step, for a prompt of which so many tokens are computed, and
+        n are left. Where few would be left over, which then wait for another step, another owner's prompt has all."""
         if self._none:
             return 0
         limit, seconds = min(self.most, self._limit) - self.n_taken, self._seconds(depth)
         fitting = int(min(limit, self._left / seconds)) if seconds > 0 else limit
-        fitting = max(fitting, min(self.most, LEAST_CHUNK) - self.n_taken, 0)
+        least = max(int(self._least * DEPTH / (DEPTH + depth)), LEAST_CHUNK)
+        fitting = max(fitting, min(self.most, least) - self.n_taken, 0)
+        if self._equal and 0 < n - fitting <= max(LEAST_CHUNK, fitting // 8):
+            fitting = n
         self._fitting = self.n_taken + fitting
         return fitting
 
@@ -127,3 +142,12 @@ class PrefillThrottle:
         if not self._costs:
             return 0.0
         return median([cost * max(1.0, (DEPTH + depth) / (DEPTH + at)) for cost, at in self._costs])
+
+    def _decode_time(self, n_decode: int) -> float:
+        """Expected seconds of a step of so many decoding sequences: by the line through what was measured (Theil and
+        Sen), and as if a step took FIXED_ROWS more as long as all were of one number."""
+        known = self.decodes
+        slopes = [(t - s) / (m - n) for n, s in known for m, t in known if m > n]
+        slopes += [s / (n + FIXED_ROWS) for n, s in known]
+        slope = max(median(slopes), 0.0)
+        return max(median([s + slope * (n_decode - n) for n, s in known]), 0.0)

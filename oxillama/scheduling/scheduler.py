@@ -19,7 +19,7 @@ from oxillama.scheduling import yielding
 from oxillama.scheduling.block_manager import BlockManager
 from oxillama.scheduling.owner_shares import STEP_WORK, OwnerShares, prompt_work
 from oxillama.scheduling.pools import RUNNING_SLOTS, SequencePool, StateSlots
-from oxillama.scheduling.prefill_throttle import PrefillThrottle
+from oxillama.scheduling.prefill_throttle import LEAST_CHUNK, PrefillThrottle
 from oxillama.scheduling.prefix_cache import LEAST_PART, WINDOWED, PrefixKvCache
 from oxillama.scheduling.sequence import Sequence
 from oxillama.scheduling.waiting_queue import Deadlines, WaitingQueue
@@ -60,9 +60,7 @@ class Scheduler:
     checkpoints before that. Lost tokens are computed again when needed: every sequence that fits the pool alone ends.
 
     Where sequences have several owners (`Sequence.owner`), first come is first served within each, and owners share
-    what there is: steps by what was done for each (`OwnerShares`), running places and blocks by number. Prompts of the
-    owner that had least go first, and beside them each other one gets no more than they take: so a prompt takes twice
-    its time at most beside all that one other owner sent, after the step under way.
+    what there is: steps by what was done for each (`OwnerShares`), running places and blocks by number.
 
     The scheduler computes nothing itself, and serves any model. Its driver takes turns, all from one thread: `step`;
     the `copies` that it asks for, which are cleared then; each sequence's share of the plan; `advance` for what was
@@ -118,7 +116,7 @@ class Scheduler:
         self.live: dict[int, Sequence] = {}
         self.waiting = WaitingQueue()
         self.owners: dict[Hashable, int] = {}  # live sequences of each
-        self.shares = OwnerShares(self.owners)
+        self.shares = OwnerShares(self.owners, self.token_budget // 2)
         self.n_steps = 0
         self.n_preempted = 0
         self.preempting = False
@@ -189,8 +187,8 @@ class Scheduler:
         self.live[sequence.id] = sequence
         n = self.owners.get(sequence.owner, 0)
         self.owners[sequence.owner] = n + 1
-        if not n and len(self.owners) > 1:
-            self.shares.enter(sequence.owner)
+        if not n:
+            self.shares.enter(sequence.owner, self.n_steps, len(self.running))
         if sequence.deadline < math.inf:
             self.deadlines.add(sequence, len(self.live))
         return sequence
@@ -242,8 +240,7 @@ class Scheduler:
         self.owners[sequence.owner] -= 1
         if not self.owners[sequence.owner]:
             del self.owners[sequence.owner]
-            if len(self.owners) == 1:
-                self.shares.clear()
+            self.shares.leave(self.n_steps)
         if sequence.running:
             self.running.remove(sequence)
         if sequence.queued:
@@ -265,7 +262,7 @@ class Scheduler:
         self.running, self.live, self.ended = [], {}, []
         self.waiting, self.deadlines = WaitingQueue(), Deadlines()
         self.owners.clear()
-        self.shares.clear()
+        self.shares.reset()
 
     def drain_finished(self) -> list[Sequence]:
         """Sequences that ended since the last call, in that order; `cancelled` tells which of them were cancelled."""
@@ -349,16 +346,14 @@ class Scheduler:
     def _schedule_owners(self, beside: int | PrefillThrottle | None) -> Plan:
         """The plan of a step where sequences have several owners, without draft tokens.
 
-        Prompts of the owner that had least go first, and the step is its. Each other owner has no more work done in it
-        than they take: of its decoding sequences as many as that allows, then of its prompts. A step after one that
-        left decoding sequences out has all of them.
+        Prompts of the owner that had least lead. Each other owner has no more work done in the step than they take: of
+        decoding sequences, all of which are in the next step after one that left some out, then of its prompts.
         """
         rows = [sequence for sequence in self.running if sequence.is_decoding]
         order = self.shares.order({*self.waiting.counts, *(s.owner for s in self.running if not s.is_decoding)})
         throttle = beside if rows and order and isinstance(beside, PrefillThrottle) else None
         if throttle is not None:
-            had = [self.shares.work(sequence.owner) for sequence in rows if sequence.owner != order[0]]
-            throttle.begin(len(rows), equal=bool(had) and self.shares.work(order[0]) <= min(had))
+            throttle.begin(len(rows), equal=self.shares.is_any_due(order, {sequence.owner for sequence in rows}))
         budget = max(1, self.token_budget - len(rows))
         if rows and isinstance(beside, int):
             budget = min(budget, beside)
@@ -366,12 +361,14 @@ class Scheduler:
         first, starts = None, True
         while order and not prompts:
             first = order.pop(0)
-            starts = self._schedule_prompts(prompts, first, budget, math.inf, throttle, starts=starts, leads=True)
+            lead = self.shares.lead(first, order)
+            starts = self._schedule_prompts(prompts, first, budget, lead, throttle, starts=starts, leads=True)
         work = math.inf
         if prompts:
             work = STEP_WORK + sum(prompt_work(n, s.n_computed) for s, n in prompts)
-            self.shares.charge(first, STEP_WORK)
-        row_work = 1.0 if throttle is None else throttle.row_work
+            if not rows or any(s.n_computed + n == len(s.tokens) for s, n in prompts):  # else the rows pay (`row_work`)
+                self.shares.charge(first, STEP_WORK)
+        row_work = 1.0 if throttle is None else throttle.row_work(len(rows))
         plan = self._schedule_rows(rows, first, work / row_work, self.token_budget - _n_tokens(prompts))
         if throttle is not None:
             throttle.beside(len(plan))
@@ -384,6 +381,8 @@ class Scheduler:
             self.shares.charge(sequence.owner, row_work * n)
         for sequence, n in prompts:
             self.shares.charge(sequence.owner, prompt_work(n, sequence.n_computed))
+        if prompts:
+            self.shares.catch_up(first, order)
         return plan + prompts
 
     def _schedule_prompts(
@@ -408,8 +407,12 @@ class Scheduler:
                     break
             depth = sequence.n_computed
             most = budget if work == math.inf else min(budget, int(work / prompt_work(1, depth)))
+            heads = leads and not plan  # it is computed whole, too, and its last tokens at any depth
+            if heads and most < budget:
+                whole = self.whole or depth < sequence.n_encoded
+                most = budget if whole else max(most, min(budget, LEAST_CHUNK))
             n = self._share(sequence, most, throttle)
-            if n > most and work < math.inf:
+            if n > most and work < math.inf and not heads:
                 n = 0
             if n and self._make_room(sequence, n):
                 plan.append((sequence, n))
@@ -468,7 +471,7 @@ class Scheduler:
         """Tokens that a sequence computes, of the budget that is left."""
         n = len(sequence.tokens) - sequence.n_computed
         if throttle is not None and n > 1:  # a single one costs what a decoding sequence does
-            budget = min(budget, throttle.fit(sequence.n_computed))
+            budget = min(budget, throttle.fit(sequence.n_computed, n))
         if self.whole:  # or more than the budget, if it is the first of the step
             return n if n <= budget or budget == self.token_budget else 0
         if sequence.n_computed < sequence.n_encoded:

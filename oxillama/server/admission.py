@@ -43,7 +43,7 @@ class AdmissionQueue:
     owner finds a place whatever another one sends. The next place goes to the owner that has the fewest. Steps and
     memory of a model are shared by its scheduler.
 
-    running: requests that are through. waiting: those that are not.
+    running: requests that are through. waiting: those that are not. n_owners: owners that have some.
     """
 
     def __init__(self, max_running: int, max_queue: int, queue_timeout: float) -> None:
@@ -51,7 +51,7 @@ class AdmissionQueue:
         self._uses: dict[str, _Use] = {}
         self._order: deque[str] = deque()  # owners with waiting requests; of those with as few places the first is next
         self._ended: deque[float] = deque(maxlen=256)
-        self._n_owners = 0  # with something open
+        self.n_owners = 0
         self.running = self.waiting = 0
 
     def enter(self, key: Key) -> Slot:
@@ -61,7 +61,7 @@ class AdmissionQueue:
             raise self._limited(f"the key {key.name} has {use.n_open} requests under way, as many as it may", 1)
         if key.tpm is not None:
             self._check_tokens(key, key.tpm, use, use.expected)
-        n_owners = self._n_owners + (not use.n_open)
+        n_owners = self.n_owners + (not use.n_open)
         waits = self.running >= self._max_running and use.n_running >= max(1, self._max_running // n_owners)
         share = -(-self._max_queue // n_owners)
         if waits and self.waiting >= self._max_queue and len(use.waiting) >= share:
@@ -118,7 +118,7 @@ class AdmissionQueue:
 
     async def _begin(self, key: Key) -> None:
         use = self._uses.setdefault(key.owner, _Use())
-        self._n_owners += not use.n_open
+        self.n_owners += not use.n_open
         use.n_open += 1
         if not use.waiting and self._has_place(use):
             self._let(use)
@@ -163,7 +163,7 @@ class AdmissionQueue:
         """A request of an owner is gone: what it leaves free is for those that wait."""
         use.n_open -= 1
         if not use.n_open:
-            self._n_owners -= 1
+            self.n_owners -= 1
             if not use.tokens:
                 self._uses.pop(owner, None)
         self._next()
@@ -177,7 +177,7 @@ class AdmissionQueue:
     def _has_place(self, use: _Use) -> bool:
         """Whether a request of an owner can be let through: where a place is free, or the owner has less than its
         share of them."""
-        share = max(1, self._max_running // self._n_owners)
+        share = max(1, self._max_running // self.n_owners)
         return self.running < self._max_running or use.n_running < share
 
     def _let(self, use: _Use) -> None:

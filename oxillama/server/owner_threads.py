@@ -28,12 +28,14 @@ class _Job:
 class OwnerThreads:
     """Threads for work of several owners, first come, first served for each.
 
-    An owner has no more of the threads than its share of them, and one is left free for an owner that comes. What an
-    owner's thread works on counts until it has ended, also when no request waits for it any more.
+    An owner has half of its share of the threads, at least one. So some are free for an owner that comes, and the steps
+    of its requests wait for few threads that hold the interpreter. What an owner's thread works on counts until it has
+    ended, also when no request waits for it any more.
     """
 
-    def __init__(self, n_threads: int, name: str) -> None:
-        self._n = n_threads
+    def __init__(self, n_threads: int, name: str, n_owners: Callable[[], int] = lambda: 0) -> None:
+        """n_owners: number of owners that have requests under way, also in other places; for any thread."""
+        self._n, self._n_owners = n_threads, n_owners
         self._pool = ThreadPoolExecutor(n_threads, name)
         self._lock = threading.Lock()
         self._waiting: dict[str, deque[_Job]] = {}
@@ -81,8 +83,8 @@ class OwnerThreads:
         """The owner whose turn it is: that with the fewest threads, if it has less than its share."""
         if not self._waiting:
             return None
-        n_owners = len(self._waiting.keys() | self._running.keys())
-        share = max(1, self._n - 1 if n_owners == 1 else self._n // n_owners)
+        n_owners = max(len(self._waiting.keys() | self._running.keys()), self._n_owners())
+        share = max(1, self._n // (2 * n_owners))
         owner = min(self._waiting, key=lambda one: self._running[one])
         return owner if self._running[owner] < share else None
 

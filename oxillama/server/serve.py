@@ -27,10 +27,11 @@ log = logging.getLogger("oxillama")
 
 ACCEPTED_AT_ONCE = 64  # connections, before those that were accepted are looked at
 MOST_READ = 1 << 19  # bytes that an event loop reads at a time, at most
-# So long the event loop waits for the interpreter, in each of its rounds, while threads that prepare or compute
-# requests hold it. With 5 ms, as Python has it, a request, which takes some eight rounds, waited four times as long
-# beside a hundred short ones of another client.
-SWITCH_SECONDS = 0.0005
+# So long a thread waits for the interpreter while another one holds it: the event loop in each of its rounds, and the
+# steps of a model, which give it back for each operation and ask for it again 250 times in a prompt of 300 tokens
+# (SmolLM2 135M). Beside a thread that prepares requests that is 25 ms of 250; with 0.5 ms it were 125, and with 5 ms,
+# as Python has it, more than a second.
+SWITCH_SECONDS = 0.0001
 
 
 class ServerProcess(uvicorn.Server):

@@ -81,7 +81,7 @@ class Service:
         self.draining = False
         self.open: set[Underway] = set()
         self.turns = LoopTurns()
-        self._threads = OwnerThreads(THREADS, "oxillama-prepare")
+        self._threads = OwnerThreads(THREADS, "oxillama-prepare", lambda: self.gate.n_owners)
         self._writers = ThreadPoolExecutor(WRITERS, "oxillama-answer")
 
     def counts(self, key: Key) -> tuple[ServerMetrics, ...]:

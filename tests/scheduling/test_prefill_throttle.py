@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from oxillama.scheduling.prefill_throttle import (
     DECODE_STEPS,
     DEPTH,
+    EQUAL_ROW_TOKENS,
     EQUAL_STEPS,
     LEAST_CHUNK,
     MAX_DECODE_WAIT_MS,
@@ -84,9 +85,9 @@ def test_fewer_sequences_are_quicker():
     for n_decode in (64, 64, 8, 64, 8):
         throttle.decodes.append((n_decode, 0.8))
     for _ in range(9):
-        n = step_of(throttle, 64, lambda n: 0.8 + 0.01 * n)
-    assert n == 58  # in 585 ms
-    assert step_of(throttle, 8, lambda n: 0.1 + 0.01 * n) == 13, "as if they took an eighth"
+        n = step_of(throttle, 64, lambda n: 0.8 + 0.008 * n)
+    assert n == 73  # in 585 ms
+    assert step_of(throttle, 8, lambda n: 0.1 + 0.008 * n) == 16, "as if they took an eighth"
 
 
 def test_deeper_chunks_are_smaller():
@@ -408,24 +409,61 @@ def test_prompts_of_another_owner_have_as_much_time_as_decoding_sequences():
 
 def test_time_of_a_decoding_sequence_in_tokens_of_a_prompt():
     throttle = PrefillThrottle(512)
-    assert throttle.row_work == 1.0
+    assert throttle.row_work(4) == 1.0
     throttle.begin(4)
     throttle.decodes.append((4, 0.4))
-    assert throttle.row_work == 1.0
+    assert throttle.row_work(4) == 1.0
     for seconds, work in ((0.02, 5.0), (0.2, 1.0), (1e-6, MAX_ROW_WORK)):
         throttle.begin(0)
         throttle._costs.clear()
         throttle.take(16, 0)
         throttle._decode_seconds = 0.0
         throttle.observe(16, 16 * seconds)
-        assert throttle.row_work == pytest.approx(work)
+        assert throttle.row_work(4) == pytest.approx(work)
 
 
-def test_fewer_decoding_sequences_than_were_expected_take_their_part():
+@pytest.mark.parametrize("n", [1, 2, 5, 16, 64])
+def test_what_a_step_takes_besides_its_sequences_is_known_from_steps_of_several_numbers(n):
     throttle = PrefillThrottle(512)
-    throttle.decodes.append((8, 0.8))
-    throttle.begin(8, equal=True)
-    throttle.take(16, 0)
-    throttle.beside(2)
-    throttle.observe(16, 0.2 + 16 * 0.01)
-    assert throttle._seconds(0) == pytest.approx(0.01)
+    for measured in (1, 3, 8, 3, 16):
+        throttle.decodes.append((measured, 0.9 + 0.012 * measured))
+    throttle.beside(n)
+    assert throttle._decode_seconds == pytest.approx(0.9 + 0.012 * n)
+
+
+def test_as_long_as_one_number_is_measured_a_step_takes_some_sequences_more():
+    throttle = PrefillThrottle(512)
+    throttle.decodes.extend([(8, 0.7)] * 3)
+    for n, seconds in ((8, 0.7), (1, 0.35), (22, 1.4)):
+        throttle.beside(n)
+        assert throttle._decode_seconds == pytest.approx(seconds)
+    throttle.decodes.append((9, 0.01))  # quick by chance: no sequence takes less than nothing
+    throttle.beside(1000)
+    assert throttle._decode_seconds >= 0.7
+
+
+def test_prompts_beside_many_sequences_have_as_many_tokens():
+    """A throttle that has taken a prompt's tokens for dear lets so many through, and learns that they are not."""
+    throttle = PrefillThrottle(512)
+    throttle.decodes.append((1, 0.01))
+    for _ in range(5):
+        throttle._costs.append((9.0, 0))
+    throttle.begin(64)
+    assert throttle.fit(0) == 64
+    assert throttle.fit(DEPTH) == 32
+    throttle.begin(64, equal=True)
+    assert throttle.fit(0) == LEAST_CHUNK + 64 * EQUAL_ROW_TOKENS
+    assert throttle.fit(1000 * DEPTH) == LEAST_CHUNK
+
+
+def test_the_last_tokens_of_another_owners_prompt_wait_for_no_further_step():
+    throttle = PrefillThrottle(512)
+    throttle.decodes.append((4, 0.1))
+    throttle._costs.append((0.002, 0))
+    throttle._limit = 512
+    for equal, sizes in ((True, [99, 100, 101, 112, 100]), (False, [65, 65, 65, 65, 65])):
+        found = []
+        for n in (99, 100, 101, 112, 113):
+            throttle.begin(4, equal=equal)
+            found.append(min(n, throttle.fit(0, n)))
+        assert found == sizes

@@ -20,7 +20,7 @@ def threads():
     made.close()
 
 
-def test_one_thread_is_left_free_for_an_owner_that_comes(threads):
+def test_half_of_the_threads_are_left_free_for_owners_that_come(threads):
     release, began = threading.Event(), threading.Semaphore(0)
 
     def work():
@@ -28,13 +28,35 @@ def test_one_thread_is_left_free_for_an_owner_that_comes(threads):
         assert release.wait(SECONDS)
 
     flood = [threads.submit(work, "ann") for _ in range(50)]
-    for _ in range(3):
+    for _ in range(2):
         assert began.acquire(timeout=SECONDS)
     assert threads.submit(lambda: 7, "bob").result(SECONDS) == 7
-    assert sum(one.running() for one in flood) == 3
+    assert sum(one.running() for one in flood) == 2
     release.set()
     for one in flood:
         one.result(SECONDS)
+
+
+def test_an_owner_has_one_thread_while_another_has_requests_in_other_places():
+    n_owners = [2]
+    threads = OwnerThreads(4, "test", lambda: n_owners[0])
+    most, running, lock = 0, 0, threading.Lock()
+
+    def work():
+        nonlocal most, running
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.001)
+        with lock:
+            running -= 1
+
+    for n, allowed in ((2, 1), (1, 2), (9, 1)):
+        n_owners[0], most = n, 0
+        for one in [threads.submit(work, "ann") for _ in range(30)]:
+            one.result(SECONDS)
+        assert most <= allowed
+    threads.close()
 
 
 def test_owners_take_turns():
@@ -63,7 +85,7 @@ def test_what_nobody_waits_for_any_more_counts_until_it_ends(threads):
         return await asyncio.wrap_future(threads.submit(lambda: 7, "bob"))
 
     assert asyncio.run(main()) == 7
-    assert threads._running["ann"] <= 3
+    assert threads._running["ann"] <= 2
     release.set()
 
 
