@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -319,10 +320,10 @@ BUILD_VARIABLES = (
 
 def source_digest() -> str:
     """SHA-256 over the names and contents of all that a wheel is made of."""
-    kinds = {".c", ".h", ".def", ".py", ".pyx", ".pxd", ".pyi", ".html", ".typed"}
+    kinds = {".c", ".h", ".def", ".py", ".pyx", ".pxd", ".pyi", ".html", ".css", ".js", ".svg", ".typed"}
     files = [f for d in ("csrc", "oxillama") for f in (ROOT / d).rglob("*") if f.suffix in kinds]
     files += (ROOT / "oxillama/shipped").glob("*.gguf")  # a user's own models may lie anywhere else
-    files += [ROOT / name for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE")]
+    files += [ROOT / name for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE")]
     total = hashlib.sha256()
     for name, file in sorted((f.relative_to(ROOT).as_posix(), f) for f in files):
         total.update(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {name}\n".encode())
@@ -360,6 +361,13 @@ def bill_of_materials(name: str, version: str) -> str:
         }
         for f in sorted((ROOT / "oxillama/shipped").glob("*.gguf"))
     ]
+    # Libraries of the server's page, as NOTICE names them.
+    scripts = [
+        {"type": "library", "bom-ref": name, "name": name, "version": made, "licenses": [{"license": {"id": licence}}]}
+        for name, made, licence in re.findall(
+            r"(?m)^(\S+) ([\d.]+) \(([\w.-]+); ", (ROOT / "NOTICE").read_text("utf-8")
+        )
+    ]
     bill = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -369,8 +377,8 @@ def bill_of_materials(name: str, version: str) -> str:
             "component": part,
             "tools": {"components": [{"type": "application", "name": n, "version": v} for n, v in tools.items()]},
         },
-        "components": models,
-        "dependencies": [{"ref": own, "dependsOn": [m["bom-ref"] for m in models]}],
+        "components": models + scripts,
+        "dependencies": [{"ref": own, "dependsOn": [m["bom-ref"] for m in models + scripts]}],
     }
     return json.dumps(bill, indent=1) + "\n"
 

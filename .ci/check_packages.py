@@ -13,7 +13,16 @@ import zipfile
 from pathlib import Path
 
 FOLDERS = ("oxillama", "csrc", "tests", "asv_benchmarks")
-ROOT_FILES = {"setup.py", "pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in"}
+ROOT_FILES = {
+    "setup.py",
+    "pyproject.toml",
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "NOTICE",
+    "MANIFEST.in",
+}
 BUILT = (".so", ".o", ".pyc")
 MOST_BYTES = 15_000_000
 # Grafted in by auditwheel or delocate. One OpenMP library, under a name that no other package uses.
@@ -39,7 +48,7 @@ def in_wheel(path: Path) -> set[str]:
 
 def wrong_in_wheel(names: set[str], tree: Path) -> list[str]:
     wanted = {"oxillama/py.typed", "oxillama/shipped/default.gguf", "oxillama/shipped/default-draft.gguf"}
-    wanted |= {"oxillama/server/page.html"}
+    wanted |= {str(p.relative_to(tree)) for p in (tree / "oxillama/server/page").rglob("*") if p.is_file()}
     wanted |= {str(p.relative_to(tree)) for p in (tree / "oxillama").rglob("*.pyi")}
     wanted |= {str(p.relative_to(tree)) for p in (tree / "oxillama").rglob("*.py") if p.parent.name != "shipped"}
     compiled = {str(p.relative_to(tree).with_suffix("")) for p in (tree / "oxillama").rglob("*.pyx")}
@@ -51,8 +60,9 @@ def wrong_in_wheel(names: set[str], tree: Path) -> list[str]:
             found.append(f"wheel installs {name} beside the package")
         if name.endswith((".c", ".pyx", ".o", ".pyc", ".md")) or name.startswith("oxillama/shipped/train"):
             found.append(f"wheel holds {name}, which is not needed at run time")
-    if not any(n.endswith("/LICENSE") for n in names):
-        found.append("wheel lacks the licence")
+    for licence in ("LICENSE", "NOTICE"):
+        if not any(n.endswith(f"/{licence}") for n in names):
+            found.append(f"wheel lacks {licence}")
     return found
 
 

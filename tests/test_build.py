@@ -194,11 +194,12 @@ def test_kernels_use_no_python_memory_threads_or_environment():
 def tree(build, tmp_path, monkeypatch):
     """A small tree in the place of this one."""
     monkeypatch.setattr(build, "ROOT", tmp_path)
-    names = "setup.py pyproject.toml README.md LICENSE csrc/a.c oxillama/b.pyx oxillama/py.typed"
+    names = "setup.py pyproject.toml README.md LICENSE NOTICE csrc/a.c oxillama/b.pyx oxillama/py.typed"
     for name in names.split():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.1.0"\n')
+    (tmp_path / "NOTICE").write_text("page.js 1.2 (MIT; page.js), https://page.example\n")
     (tmp_path / "oxillama/shipped").mkdir()
     (tmp_path / "oxillama/shipped/default.gguf").write_bytes(b"GGUF")
     for name in build.BUILD_VARIABLES:
@@ -212,11 +213,12 @@ def test_the_digest_is_of_what_a_wheel_is_made_of(build, tree):
         (tree / name).write_text("built, or not for a wheel")
     assert build.source_digest() == first
     seen = {first}
-    for name in ("csrc/a.c", "oxillama/py.typed", "setup.py", "oxillama/shipped/default.gguf", "oxillama/new.py"):
+    for name in ("csrc/a.c", "oxillama/py.typed", "setup.py", "oxillama/shipped/default.gguf", "oxillama/new.js",
+                 "oxillama/new.py"):  # fmt: skip
         (tree / name).write_text("changed")
         seen.add(build.source_digest())
     (tree / "oxillama/new.py").rename(tree / "oxillama/newer.py")
-    assert len(seen | {build.source_digest()}) == 7
+    assert len(seen | {build.source_digest()}) == 8
 
 
 def test_the_bill_of_materials(build, tree):
@@ -225,9 +227,10 @@ def test_the_bill_of_materials(build, tree):
     bill = json.loads(text)
     assert (bill["bomFormat"], bill["specVersion"], bill["version"]) == ("CycloneDX", "1.6", 1)
     assert re.fullmatch("urn:uuid:[0-9a-f-]{36}", bill["serialNumber"])
-    part, (model,) = bill["metadata"]["component"], bill["components"]
+    part, (model, script) = bill["metadata"]["component"], bill["components"]
     assert (part["name"], part["version"]) == ("oxillama-cpu", "1.2")
     assert "pypi" not in part["purl"]  # another project
+    assert (script["name"], script["version"], script["licenses"][0]["license"]["id"]) == ("page.js", "1.2", "MIT")
     assert model["hashes"][0]["content"] == hashlib.sha256(b"GGUF").hexdigest()
     assert {"Cython", "setuptools", "C compiler"} == {t["name"] for t in bill["metadata"]["tools"]["components"]}
     assert text == build.bill_of_materials("oxillama-cpu", "1.2") == json.dumps(bill, indent=1) + "\n"  # nothing of now
@@ -449,7 +452,7 @@ def test_the_shipped_models_are_small_and_typed_markers_are_there():
 
 
 def test_no_page_or_message_installs_the_package_of_another_project():
-    kinds = {".py", ".pyi", ".pyx", ".pxd", ".md", ".html", ".txt", ".toml", ".yml", ".yaml"}
+    kinds = {".py", ".pyi", ".pyx", ".pxd", ".md", ".html", ".js", ".txt", ".toml", ".yml", ".yaml"}
     files = [path for path in PACKAGE.rglob("*") if path.suffix in kinds]
     assert len(files) > 500
     wrong = re.compile(r"pip install (-\S+ )*['\"]?oxillama(?!_cpu-)")

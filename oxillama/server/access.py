@@ -18,6 +18,7 @@ __all__ = ["ALIVE", "admit", "note"]
 log = logging.getLogger("oxillama.access")
 
 OPEN = ("/health", "/v1/health", "/ready", "/openapi.json", "/docs", "/")  # without a key
+FILES = "/page/"  # of the page at /, likewise
 ADMIN = ("/admin/", "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 ALIVE = ("/health", "/v1/health", "/ready", "/metrics", "/version")  # while the server ends, too
 MAX_HEADERS = 100
@@ -58,7 +59,12 @@ def _check_key(exchange: Exchange, path: str) -> None:
     service, given = exchange.service, given_key(exchange.headers)
     if path.startswith(ADMIN):
         _check_admin(exchange, given)
-    elif path in OPEN or (path == "/metrics" and service.config.public_metrics) or not (service.keys or service.admins):
+    elif (
+        path in OPEN
+        or path.startswith(FILES)
+        or (path == "/metrics" and service.config.public_metrics)
+        or not (service.keys or service.admins)
+    ):
         return
     elif (key := service.keys.find(given)) is not None:
         exchange.key = key

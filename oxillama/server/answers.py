@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from oxillama.chat.calls import BrokenToolCall
 from oxillama.chat.message import ToolCallDelta
@@ -166,10 +167,11 @@ def number(logprob: float) -> float:
     return logprob if math.isfinite(logprob) else IMPOSSIBLE
 
 
-def logprob_of(one: TokenLogprob, top: bool = True) -> Body:
-    """A token's log-probability in the form of chat completions."""
-    found: Body = {"token": one.text, "logprob": number(one.logprob), "bytes": list(one.bytes)}
-    return found | ({"top_logprobs": [logprob_of(other, False) for other in one.top]} if top else {})
+def logprob_of(one: TokenLogprob, top: bool = True, ids: bool = False) -> Body:
+    """A token's log-probability in the form of chat completions, with its id as llama-server names it (`ids`)."""
+    found: Body = {"id": one.token_id} if ids else {}
+    found |= {"token": one.text, "logprob": number(one.logprob), "bytes": list(one.bytes)}
+    return found | ({"top_logprobs": [logprob_of(other, False, ids) for other in one.top]} if top else {})
 
 
 def tops_of(found: list[TokenLogprob | None]) -> Rows:
@@ -185,9 +187,9 @@ def _top_of(one: TokenLogprob) -> dict[str, float]:
     return found
 
 
-def logprobs_of(found: list[TokenLogprob]) -> Rows:
-    """Log-probabilities of tokens in the form of chat completions."""
-    return Rows(found, logprob_of)
+def logprobs_of(found: list[TokenLogprob], ids: bool = False) -> Rows:
+    """Log-probabilities of tokens in the form of chat completions. ids: with those of the tokens."""
+    return Rows(found, partial(logprob_of, ids=ids))
 
 
 def prompt_logprobs_of(found: list[TokenLogprob | None]) -> Rows:

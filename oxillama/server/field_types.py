@@ -400,6 +400,11 @@ class Field:
     required: bool = False
 
 
+def _described(text: str) -> Schema:
+    """The description of a schema, if there is one."""
+    return {"description": text} if text else {}
+
+
 @dataclass(frozen=True)
 class Record:
     """An object of known fields; those that are null count as absent."""
@@ -452,7 +457,7 @@ class Record:
         required: Sequence[str] = [f.name for f in self.fields if f.required]
         made: Schema = {
             "type": "object",
-            "properties": {f.name: {**f.kind.schema(), "description": f.text} for f in self.fields if f.text},
+            "properties": {f.name: f.kind.schema() | _described(f.text) for f in self.fields},
             "additionalProperties": False,
         }
         return made | ({"required": list(required)} if required else {})

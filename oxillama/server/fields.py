@@ -138,7 +138,8 @@ SERVING = (
     Field("prediction", Record((
         Field("type", Choice(("content",)), "", required=True), Field("content", PREDICTED, "", required=True),
     )), "a text that the answer may repeat: drafts are looked up in it"),
-    Field("return_token_ids", Boolean(), "`token_ids` and `prompt_token_ids` beside the text"),
+    Field("return_token_ids", Boolean(),
+          "`token_ids` and `prompt_token_ids` beside the text, and the `id` of each log-probability's token"),
     Field("return_timings", Boolean(), "seconds, under `oxillama`"),
     accepted("user", Text(0, 512), "for the access log, with `--log-content`"),
     accepted("metadata", MapOf(Text(0, 512), 16, lambda place, key: key), "for the caller"),

@@ -1,37 +1,93 @@
-"""Pages of the server: one to try a model, and the description of its API."""
+"""Pages of the server: one to talk with a model, and the description of its API."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import html
 import json
-import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from oxillama._util.threads import in_thread
 from oxillama.server.config import ServerConfig
 from oxillama.server.errors import ApiError
 from oxillama.server.exchange import Exchange
-from oxillama.server.field_types import Field
-from oxillama.server.routes import ROUTES, Endpoint
-from oxillama.server.tables import openapi, shown_path
+from oxillama.server.manual import manual
+from oxillama.server.routes import Endpoint
+from oxillama.server.tables import openapi
 
-__all__ = ["pages_of"]
+__all__ = ["FOLDER", "pages_of"]
 
+FOLDER = Path(__file__).parent / "page"
 HTML = "text/html; charset=utf-8"
+TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+OF_MANUAL = ("docs.css", "icon.svg")  # files that /docs needs
 RUNNING = b"Ollama is running"  # clients of Ollama's API compare it
+# A browser runs the page's own modules alone, and asks this server alone; text of a model becomes HTML in one place.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types dompurify"
+)
+MANUAL_POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file as it is sent. tag: equal for equal bytes, so that a browser asks for what has changed alone."""
+
+    body: bytes
+    kind: str
+    tag: str
+
+
+def asset_of(body: bytes, kind: str) -> Asset:
+    return Asset(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+
+# What follows reads or makes what is sent, the first time: not in the event loop.
 
 
 @cache
-def page() -> tuple[bytes, str]:
-    """The page at /, and the policy by which a browser runs its own script alone."""
-    body = (Path(__file__).parent / "page.html").read_text()
-    script = re.search(r"<script>(.*?)</script>", body, re.DOTALL)
-    assert script is not None
-    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
-    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'"
-    return body.encode(), f"{policy}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+def assets() -> Mapping[str, Asset]:
+    """The files that the page consists of, by their paths below /page."""
+    files = sorted(path for path in FOLDER.rglob("*") if path.suffix in TYPES)
+    return {path.relative_to(FOLDER).as_posix(): asset_of(path.read_bytes(), TYPES[path.suffix]) for path in files}
+
+
+@cache
+def page() -> Asset:
+    """The page at /."""
+    return asset_of((FOLDER / "index.html").read_bytes(), HTML)
+
+
+@cache
+def api() -> Asset:
+    """The description at /openapi.json."""
+    return asset_of(json.dumps(openapi(), ensure_ascii=False).encode(), "application/json")
+
+
+@cache
+def manual_page(folder: str) -> Asset:
+    """The page at /docs. folder: its files' address, as seen from it."""
+    return asset_of(manual(openapi(), folder).encode(), HTML)
+
+
+async def send(exchange: Exchange, asset: Asset, policy: str = "default-src 'none'") -> None:
+    """Sends a file, or that the browser's copy is the same."""
+    headers = {
+        "etag": asset.tag, "cache-control": "no-cache", "content-security-policy": policy,
+        "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
+    }  # fmt: skip
+    known = {tag.strip().removeprefix("W/") for tag in exchange.headers.get("if-none-match", "").split(",")}
+    if asset.tag in known or "*" in known:
+        exchange.ended = True
+        await exchange.start(304, headers)
+        await exchange.send({"type": "http.response.body", "body": b""})
+        return
+    await exchange.answer(asset.body, asset.kind, headers=headers)
 
 
 async def root(exchange: Exchange) -> None:
@@ -43,45 +99,36 @@ async def root(exchange: Exchange) -> None:
         return
     if not config.ui:
         raise ApiError(404, "unknown_url", "there is no page: the server was started with --no-ui")
-    body, policy = page()
-    await exchange.answer(body, HTML, headers={"content-security-policy": policy, "cache-control": "no-cache"})
+    await send(exchange, await in_thread(page), POLICY)
+
+
+async def file(exchange: Exchange) -> None:
+    """GET /page/{name}: a file of the pages."""
+    name = exchange.parameters["name"]
+    is_served = exchange.service.config.ui or name in OF_MANUAL
+    found = (await in_thread(assets)).get(name) if is_served else None
+    if found is None:
+        raise ApiError(404, "unknown_url", f"there is no {exchange.path:.200}")
+    await send(exchange, found)
 
 
 async def description(exchange: Exchange) -> None:
     """GET /openapi.json"""
-    await exchange.answer(json.dumps(openapi(), ensure_ascii=False).encode(), "application/json")
+    await send(exchange, await in_thread(api))
 
 
-async def manual(exchange: Exchange) -> None:
+async def docs(exchange: Exchange) -> None:
     """GET /docs: the paths and fields of the API, as a page."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    await exchange.answer(manual_page(), HTML, headers={"content-security-policy": policy})
-
-
-@cache
-def manual_page() -> bytes:
-    """One section for each path."""
-    parts = []
-    for endpoint in ROUTES:
-        path = html.escape(shown_path(endpoint))
-        parts.append(f"<h2><code>{endpoint.method} {path}</code></h2><p>{html.escape(endpoint.text)}</p>")
-        if endpoint.record is not None:
-            parts.append(f"<table>{''.join(map(row_of, endpoint.record.fields))}</table>")
-    style = "body{font:15px/1.5 system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem}td{padding:0 .8rem .2rem 0}"
-    head = f"<!doctype html><meta charset=utf-8><title>oxillama</title><style>{style}</style><h1>oxillama</h1>"
-    return (head + "".join(parts)).encode()
-
-
-def row_of(field: Field) -> str:
-    """A field in a table."""
-    name, text = html.escape(field.name), html.escape(field.text)
-    return f"<tr><td><code>{name}</code>{' *' if field.required else ''}<td>{field.rule}<td>{text}"
+    above = "../" if exchange.scope["path"].endswith("/") else ""
+    await send(exchange, await in_thread(manual_page, f"{above}page"), MANUAL_POLICY)
 
 
 def pages_of(config: ServerConfig) -> list[Endpoint]:
     """The routes of the pages that a server has."""
-    found = [Endpoint("GET", "/", root, "a page to try a model")]
+    found = [Endpoint("GET", "/", root, "a page to talk with a model")]
+    if config.ui or config.docs:
+        found.append(Endpoint("GET", "/page/{name:path}", file, "its files"))
     if config.docs:
         found.append(Endpoint("GET", "/openapi.json", description, "this API in OpenAPI"))
-        found.append(Endpoint("GET", "/docs", manual, "the same as a page"))
+        found.append(Endpoint("GET", "/docs", docs, "the same as a page"))
     return found

@@ -10,13 +10,22 @@ import tempfile
 import time
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+KEYS = {"Enter": 13, "Escape": 27, "ArrowRight": 39, "Tab": 9}
+# Faults of a page, as it meets them: of its scripts, and of its policy.
+FAULTS = """
+window.faults = [];
+addEventListener("error", (e) => faults.push(`${e.message} ${e.filename}:${e.lineno}`));
+addEventListener("unhandledrejection", (e) => faults.push(String(e.reason?.stack ?? e.reason)));
+document.addEventListener("securitypolicyviolation", (e) => faults.push(`${e.violatedDirective} ${e.blockedURI}`));
+"""
 
 
 class Browser:
-    """One page of a browser that runs."""
+    """A browser that runs, and the page that is open in it. requests: addresses that the page has asked for."""
 
     def __init__(self, write, read):
         self._write, self._read, self._n, self._session, self._rest = write, read, 0, None, b""
+        self.requests = []
 
     def call(self, method, **params):
         """What a method of its protocol gives."""
@@ -32,37 +41,84 @@ class Browser:
                 self._rest += piece
             one, _, self._rest = self._rest.partition(b"\0")
             answer = json.loads(one)
+            if answer.get("method") == "Network.requestWillBeSent":
+                self.requests.append(answer["params"]["request"]["url"])
             if answer.get("id") == self._n:
                 assert "error" not in answer, answer
                 return answer["result"]
 
-    def open(self, url):
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+    def open(self, url, *, width=1000, height=760, dark=False, before=""):
+        """Opens a page that shares nothing with those before. before: a script that runs ahead of its own."""
+        self._session, self.requests = None, []
+        context = self.call("Target.createBrowserContext")["browserContextId"]
+        target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self.call("Page.enable")
+        for domain in ("Page", "Network", "Runtime"):
+            self.call(f"{domain}.enable")
+        self.look(width, height, dark)
+        self.call("Page.addScriptToEvaluateOnNewDocument", source=FAULTS + before)
         self.call("Page.navigate", url=url)
+        self.ready()
+
+    def reload(self):
+        self.call("Page.reload")
+        time.sleep(0.1)
+        self.ready()
+
+    def ready(self):
+        assert self.wait("document.body?.dataset.ready === 'yes'"), self.value("JSON.stringify(window.faults)")
+
+    def look(self, width, height, dark=False):
+        """Sets the size of the window, and whether it is dark."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def value(self, script):
-        """What a script gives in the page."""
-        return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+        """What a script gives in the page; it may be a promise."""
+        found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]["exception"].get("description", found)
+        return found["result"].get("value")
 
     def wait(self, script, seconds=20.0):
-        """Waits until a script gives something."""
+        """Waits until a script gives something, and gives it."""
         until = time.monotonic() + seconds
         while not (found := self.value(script)) and time.monotonic() < until:
             time.sleep(0.02)
         return found
 
-    def click(self, name):
+    def faults(self):
+        """What went wrong in the page: errors, and what its policy forbade."""
+        return self.value("window.faults")
+
+    def place(self, selector):
+        """The middle of an element."""
+        wanted = json.dumps(selector)
+        script = f"(() => {{ const one = document.querySelector({wanted}); one.scrollIntoView({{ block: 'nearest' }});"
+        script += " const box = one.getClientRects()[0]; return [box.x + box.width / 2, box.y + box.height / 2] })()"
+        return self.value(script)
+
+    def click(self, selector):
         """Clicks in the middle of an element."""
-        place = self.value(f"JSON.stringify(document.getElementById('{name}').getBoundingClientRect())")
-        box = json.loads(place)
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        x, y = self.place(selector)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def hover(self, selector):
+        x, y = self.place(selector)
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
     def type(self, text):
         self.call("Input.insertText", text=text)
+
+    def key(self, name, *, shift=False):
+        """Presses a key, and lets it go."""
+        text = {"text": "\r"} if name == "Enter" else {}
+        code = {"key": name, "code": name, "windowsVirtualKeyCode": KEYS[name], "modifiers": 8 * shift}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **code, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **code)
 
     def screenshot(self, path):
         with open(path, "wb") as file:

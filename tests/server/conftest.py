@@ -4,6 +4,7 @@ import pytest
 
 import oxillama as ox
 from oxillama.server import ServerConfig, create_app
+from tests.server.browser import PROGRAM, browsing
 from tests.server.client import Client
 
 
@@ -26,3 +27,12 @@ def configured(engine):
         return Client(create_app({"tiny": engine}, ServerConfig(**settings)))
 
     return make
+
+
+@pytest.fixture(scope="package")
+def browser():
+    """A browser, in which each page that is opened shares nothing with those before."""
+    if PROGRAM is None:
+        pytest.skip("there is no Chromium here: apt-get install chromium")
+    with browsing() as started:
+        yield started

@@ -283,6 +283,23 @@ def test_ids_and_timings(client, engine):
     assert answer["oxillama"]["timings"][0]["time_to_first_token"] > 0
 
 
+def with_id(one):
+    """A log-probability as the API shows it with ids."""
+    return {"id": one.token_id, "token": one.text, "logprob": one.logprob, "bytes": list(one.bytes)}
+
+
+def test_log_probabilities_have_the_ids_of_their_tokens(client, engine):
+    asked = {"messages": HI, "max_tokens": 4, "temperature": 0, "logprobs": True, "top_logprobs": 2}
+    alone = engine.chat(HI, max_tokens=4, temperature=0, logprobs=2)
+    expected = [{**with_id(one), "top_logprobs": list(map(with_id, one.top))} for one in alone.logprobs]
+    whole = client.post(CHAT, {**asked, "return_token_ids": True}).json
+    assert whole["choices"][0]["logprobs"]["content"] == expected
+    events = [data for _, data in client.post(CHAT, {**asked, "return_token_ids": True, "stream": True}).events[:-1]]
+    streamed = [one for event in events for one in (event["choices"][0]["logprobs"] or {}).get("content", ())]
+    assert streamed == expected
+    assert "id" not in client.post(CHAT, asked).json["choices"][0]["logprobs"]["content"][0]
+
+
 def test_fingerprints_are_those_of_the_model(client, engine, configured):
     first, second = (c.post(CHAT, messages=HI, max_tokens=1).json for c in (client, configured()))
     assert first["system_fingerprint"] == second["system_fingerprint"] != ""

@@ -94,6 +94,17 @@ def test_the_best_choices_by_their_mean(client):
     assert best["usage"]["completion_tokens"] == 24
 
 
+def test_log_probabilities_have_the_ids_of_their_tokens(client, engine):
+    asked = {"prompt": "Once upon", "max_tokens": 3, "temperature": 0, "logprobs": 2}
+    alone = engine.generate("Once upon", max_tokens=3, temperature=0, logprobs=2)
+    found = client.post(COMPLETIONS, {**asked, "return_token_ids": True}).json["choices"][0]["logprobs"]["content"]
+    assert [(one["id"], one["logprob"]) for one in found] == [(one.token_id, one.logprob) for one in alone.logprobs]
+    assert [[top["id"] for top in one["top_logprobs"]] for one in found] == [
+        [top.token_id for top in one.top] for one in alone.logprobs
+    ]
+    assert "content" not in client.post(COMPLETIONS, asked).json["choices"][0]["logprobs"]
+
+
 def test_log_probabilities_of_prompts_in_the_form_of_vllm(client, engine):
     answer = client.post(COMPLETIONS, prompt="Once upon", max_tokens=1, prompt_logprobs=2, return_token_ids=True).json
     (choice,) = answer["choices"]

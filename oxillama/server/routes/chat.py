@@ -240,7 +240,10 @@ class ChatDialect:
     def _logprobs(self, tokens: list[Token]) -> Body | None:
         if not self._shows.logprobs:
             return None
-        return {"content": logprobs_of([one for _, one in tokens if one is not None]), "refusal": None}
+        return {
+            "content": logprobs_of([one for _, one in tokens if one is not None], self._shows.token_ids),
+            "refusal": None,
+        }
 
     def _event(self, choice: Choice, delta: str, said: Body | None = None, **more: Any) -> Event:
         """An event of one choice. delta: its JSON. said, more: the last fields of the choice, and of the event."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from oxillama.core.results import Chunk, TokenLogprob
 from oxillama.sampling import SamplerChain
-from oxillama.server.answers import Choice, number, prompt_logprobs_of, tops_of, usage_of
+from oxillama.server.answers import Choice, logprobs_of, number, prompt_logprobs_of, tops_of, usage_of
 from oxillama.server.engine_options import limited, read_engine
 from oxillama.server.errors import ApiError, bad_value
 from oxillama.server.exchange import Exchange, new_id
@@ -229,7 +229,10 @@ class CompletionDialect:
                 texts = [first if one is None else one.text for one in before] + texts
             if ended and choice.end is not None:
                 ids, entries, texts = [*ids, choice.end.token_id], [*entries, choice.end], [*texts, choice.end.text]
-        return self._readers[choice.index].read(ids, entries, texts)
+        told = self._readers[choice.index].read(ids, entries, texts)
+        if self._shows.token_ids:
+            told["content"] = logprobs_of([one for one in entries if one is not None], ids=True)
+        return told
 
     # ---- a whole answer
 
