@@ -231,7 +231,7 @@ def _add_tool_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     _add_quantize(add)
     _add_merge_lora(add)
     _add_pack(add)
-    serve = add("serve", "serve", "Serve models over HTTP: the APIs of OpenAI and Anthropic.")
+    serve = add("serve", "serve", "Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama.")
     add_engine_options(serve)
     add_server_options(serve)
     add("batch", "batch", "Answer a file of requests, or the rows of a table; stopped, it goes on later.",
