@@ -2,9 +2,11 @@
 
 import pytest
 
+from oxillama.server import engine_options, prompting
 from oxillama.server.errors import own_place
 from oxillama.server.field_types import Only, Reading
 from oxillama.server.fields import CALL, CHAT, COMPLETIONS
+from oxillama.server.routes import ROUTES
 from tests.server.client import HI
 from tests.server.values import VALUES_OF_JSON
 
@@ -171,3 +173,12 @@ def test_the_longest_name_of_a_place_counts():
         "": "",
     }.items():
         assert own_place(place, Hashed(names)) == own
+
+
+def test_fields_that_are_keywords_of_the_engine_reach_it():
+    """A row of `engine(...)` that nothing reads would be taken and do nothing."""
+    read = {field.name for field in engine_options._KEYWORDS} | set(prompting._PROMPT_FIELDS.values())
+    read |= {"prompt_logprobs", *prompting._ANSWER_FIELDS}  # by readers of their own
+    fields = [field for endpoint in ROUTES if endpoint.record is not None for field in endpoint.record.fields]
+    assert len([field for field in fields if field.to]) > 100
+    assert {field.name for field in fields if field.to} <= read
