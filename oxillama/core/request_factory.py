@@ -88,7 +88,7 @@ class GrammarCache:
         mode = config.schema_mode
         if config.constraint is not None:
             kind, source = config.constraint
-            known: Hashable = (kind, source, mode)
+            known: Hashable = config.constraint if kind == "grammar" or kind in _GRAMMARS else (kind, source, mode)
             if tools is not None and tools.frames:
                 known = (known, tools.format, tools.prompt, tools.reasoning)
                 return self._found(owner, known, lambda: HeldText(self._framed(kind, source, mode, tools)))

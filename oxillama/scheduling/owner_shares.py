@@ -30,49 +30,38 @@ class OwnerShares:
     most, so that none saves up turns. So far it comes first until it has had as much: with equal shares from the first
     step on, a prompt would take twice its time and that of all that steps take beside their tokens.
 
-    live: live sequences of each owner, as the scheduler counts them. lag: work, half of a step's.
+    live: live sequences of each owner, as the scheduler counts them. lag: work, half of a step's. done: work that was
+    done for each owner; empty as long as none has live sequences. alone_from: step since which there has been one owner
+    at most. The scheduler sets both where owners leave.
     """
 
     def __init__(self, live: Mapping[Hashable, int], lag: float) -> None:
         self._live, self._lag = live, max(lag, 1.0)
-        self._work: dict[Hashable, float] = {}
-        self._alone_from = 0  # step since which there has been one owner at most
+        self.done: dict[Hashable, float] = {}
+        self.alone_from = 0
 
     def enter(self, owner: Hashable, n_steps: int, n_running: int) -> None:
-        """An owner has a live sequence now. If one other has some, it has had steps alone, and for `n_running` of its
-        sequences, which weren't counted.
+        """An owner has a live sequence now, and others have. If that is one, it has had steps alone, for `n_running` of
+        its sequences, which weren't counted.
 
         n_steps: number of the step.
         """
         others = [other for other in self._live if other != owner]
-        if not others:
-            self._alone_from = n_steps
-            return
         if len(others) == 1:
-            self.charge(others[0], (n_steps - self._alone_from) * (STEP_WORK + n_running))
+            self.charge(others[0], (n_steps - self.alone_from) * (STEP_WORK + n_running))
         had = list(map(self.work, others))
         first = min(min(had), max(had) - self._lag)
-        kept = len(self._work) <= MAX_KEPT
-        self._work = {one: work for one, work in self._work.items() if one in self._live or (kept and work > first)}
-        self._work[owner] = max(self.work(owner), first)
-
-    def leave(self, n_steps: int) -> None:
-        """An owner has no live sequence any more."""
-        self._alone_from = n_steps
-        if not self._live:
-            self._work.clear()
-
-    def reset(self) -> None:
-        """No owner has live sequences, after an error."""
-        self._work.clear()
+        kept = len(self.done) <= MAX_KEPT
+        self.done = {one: work for one, work in self.done.items() if one in self._live or (kept and work > first)}
+        self.done[owner] = max(self.work(owner), first)
 
     def charge(self, owner: Hashable, work: float) -> None:
         """Adds work of a step that is done for this owner."""
-        self._work[owner] = self._work.get(owner, 0.0) + work
+        self.done[owner] = self.done.get(owner, 0.0) + work
 
     def work(self, owner: Hashable) -> float:
         """Work that was done for an owner, on the scale of those that are live."""
-        return self._work.get(owner, 0.0)
+        return self.done.get(owner, 0.0)
 
     def catch_up(self, first: Hashable, others: Sequence[Hashable]) -> None:
         """A step was planned whose prompts are the first owner's, and then those of others, which have some.
@@ -82,7 +71,7 @@ class OwnerShares:
         least = self.work(first) - self._lag / 2
         for owner in self._live:
             if self.work(owner) < least and owner != first and owner not in others:
-                self._work[owner] = least
+                self.done[owner] = least
 
     def is_any_due(self, owners: Iterable[Hashable], rows: Collection[Hashable]) -> bool:
         """Whether one of these owners had no more than `lag` beyond each other one that has decoding sequences, of

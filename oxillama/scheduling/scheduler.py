@@ -169,7 +169,6 @@ class Scheduler:
 
         An ended sequence may be queued again, with the blocks that it kept. accepted: whether `check_queue` was called
         already. beside: a sequence with which it ranks, as if they had been queued together.
-
         Raises GenerateError if it waits or runs, ConfigError if it has nothing to compute, KvCacheFullError if it could
         never run, QueueFullError; and queues nothing then.
         """
@@ -185,9 +184,8 @@ class Scheduler:
         sequence.finished = sequence.preempted = sequence.cancelled = False
         self.waiting.add(sequence, self.n_steps, beside)
         self.live[sequence.id] = sequence
-        n = self.owners.get(sequence.owner, 0)
-        self.owners[sequence.owner] = n + 1
-        if not n:
+        self.owners[sequence.owner] = n = self.owners.get(sequence.owner, 0) + 1
+        if n == 1 and len(self.owners) > 1:
             self.shares.enter(sequence.owner, self.n_steps, len(self.running))
         if sequence.deadline < math.inf:
             self.deadlines.add(sequence, len(self.live))
@@ -240,7 +238,9 @@ class Scheduler:
         self.owners[sequence.owner] -= 1
         if not self.owners[sequence.owner]:
             del self.owners[sequence.owner]
-            self.shares.leave(self.n_steps)
+            self.shares.alone_from = self.n_steps
+            if not self.owners:
+                self.shares.done.clear()
         if sequence.running:
             self.running.remove(sequence)
         if sequence.queued:
@@ -262,7 +262,7 @@ class Scheduler:
         self.running, self.live, self.ended = [], {}, []
         self.waiting, self.deadlines = WaitingQueue(), Deadlines()
         self.owners.clear()
-        self.shares.reset()
+        self.shares.done.clear()
 
     def drain_finished(self) -> list[Sequence]:
         """Sequences that ended since the last call, in that order; `cancelled` tells which of them were cancelled."""

@@ -144,7 +144,12 @@ class EventWriter:
 
     def _show_life(self) -> None:
         if not self._writing:
-            self._pinging = asyncio.ensure_future(self.write(self._alive()))
+            self._pinging = asyncio.ensure_future(self._write_alive())
+
+    async def _write_alive(self) -> None:
+        """Writes a sign of life that is made now: events that were written since it was wanted have earlier numbers."""
+        if not self._writing:
+            await self.write(self._alive())
 
     def _hurry(self) -> None:
         self._ping = min(self._ping, TICK)

@@ -190,18 +190,18 @@ class Tokenizer:
                 encode = self._encode_plain
                 out += encode(plain) if owner is None else self._kept.encode(owner, plain, encode)
                 after_special = False
-        return out + self._closing if add_special else out
+        if add_special:
+            for closes, end in ((self.add_eos, self.eos_id), (self.add_sep, self.sep_id)):
+                if closes and end is not None:
+                    out.append(end)
+        return out
 
     @property
     def n_special(self) -> tuple[int, int]:
         """Numbers of the special tokens that `encode` puts before a text and behind it."""
-        return int(self.add_bos and self.bos_id is not None), len(self._closing)
-
-    @property
-    def _closing(self) -> list[int]:
-        """Special tokens behind a text."""
         ends = ((self.add_eos, self.eos_id), (self.add_sep, self.sep_id))
-        return [end for closes, end in ends if closes and end is not None]
+        n_behind = sum(closes and end is not None for closes, end in ends)
+        return int(self.add_bos and self.bos_id is not None), n_behind
 
     def _spaced(self, piece: str, begins: bool) -> str:
         """Plain text for a vocabulary of scores: normalised, and if it begins a text, with the space of that."""

@@ -93,7 +93,6 @@ LONG = {
     "calls": "root ::= " + " | ".join(f"r{i}" for i in range(9000)) + "".join(
         f'\nr{i} ::= "(" r{i} ")" | "a{i}"' for i in range(9000)),
     "left recursion": "root ::= " + " | ".join(f'root "{i}"' for i in range(20_000)) + ' | "a"',
-    "alternatives": "root ::= " + " | ".join(f'"{i}"' for i in range(60_000)),
 }  # fmt: skip
 
 

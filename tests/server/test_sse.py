@@ -91,3 +91,25 @@ def test_objects_are_lines():
     assert lines.encoded([(None, {"a": "é\n\u2028"}), (None, '{"b":1}')]) == '{"a":"é\\n\u2028"}\n{"b":1}\n'.encode()
     assert lines.headers["Content-Type"] == "application/x-ndjson"
     assert {**lines.headers, **SSE.headers} == SSE.headers  # but for its type, they are the same
+
+
+def test_signs_of_life_are_numbered_in_the_order_in_which_they_are_written():
+    """An event may be written between the moment when a sign of life is wanted and the one when it is written."""
+    sent, made = [], []
+
+    def numbered():
+        made.append(0)
+        return b"%d" % len(made)
+
+    async def send(message):
+        sent.append(message["body"])
+
+    async def main():
+        async with writer_of(send, [], alive=numbered) as writer:
+            writer._show_life()
+            await writer.write(numbered())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert sent == [b"1", b"2"]
