@@ -10,6 +10,7 @@ from oxillama._util.checks import check_choice, check_float, check_int, check_ke
 from oxillama.config import EngineConfig, EngineOptions
 from oxillama.data.engines import with_absolute_paths
 from oxillama.errors import ConfigError
+from oxillama.store.resolve import is_name, kept_path
 
 if TYPE_CHECKING:
     from oxillama.server import ServerConfig
@@ -74,8 +75,8 @@ def _path(model: Any) -> str | None:
         return None
     if not isinstance(model, str | os.PathLike):
         raise ConfigError(f"model must be a path that all nodes have, or None, not {type(model).__name__}")
-    path = os.path.abspath(os.path.expanduser(os.fspath(model)))
-    if not os.path.isfile(path):
+    path = kept_path(model)
+    if not is_name(path) and not os.path.isfile(path):
         raise ModelNotFoundError(f"model {path}: there is no such file")
     return path
 
