@@ -69,7 +69,9 @@ class Hub(BaseHTTPRequestHandler):
         return self.file(found, data, fault, body)
 
     def open_to(self, path):
-        gated = path.startswith(("/owner/gated/resolve/", "/owner/locked/", "/owner/private/", "/api/models/owner/private"))
+        gated = path.startswith(
+            ("/owner/gated/resolve/", "/owner/locked/", "/owner/private/", "/api/models/owner/private")
+        )
         return not gated or (self.headers.get("Authorization") == f"Bearer {TOKEN}" and "/locked/" not in path)
 
     def closed(self, path):

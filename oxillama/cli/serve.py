@@ -16,7 +16,7 @@ import oxillama
 from oxillama._util.blas import import_numpy
 from oxillama._util.checks import check_int, nearest
 from oxillama._util.settings import settings_of
-from oxillama.cli.files import model_file, named_file
+from oxillama.cli.files import model_file, named_file, named_model
 from oxillama.cli.options import NAMED, engine_options
 from oxillama.cli.served_files import (
     DraftLoader,
@@ -234,7 +234,7 @@ def _drafts(name: str, given: Any, place: str, number: Any, options: dict[str, A
         check_int(place, number, 0, MAX_SPECULATIVE)
     if given in NAMED:
         return {"weights": weights, "draft": given, "num_speculative": number}
-    file = named_file(name, given)
+    file = named_model(name, given)
     check_file(name, file)
     check_draft(name, file, path)
     draft = DraftLoader(file, options.get("num_threads"))
@@ -282,7 +282,7 @@ def _with_files(i: int, fields: dict[str, Any]) -> dict[str, Any]:
     """Fields of a model with the paths of the files that they name, which are there."""
     found = dict(fields)
     if isinstance(found.get("tokenizer_path"), str):
-        found["tokenizer_path"] = named_file(f"model[{i}].tokenizer_path", found["tokenizer_path"])
+        found["tokenizer_path"] = named_model(f"model[{i}].tokenizer_path", found["tokenizer_path"])
         check_file(f"model[{i}].tokenizer_path", found["tokenizer_path"])
     if isinstance(found.get("packed"), str):
         found["packed"] = named_file(f"model[{i}].packed", found["packed"])

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from oxillama.errors import ModelNotFoundError
+from oxillama.hub import shard_names
 from oxillama.store.entries import Entry
 from oxillama.store.names import HubName
 from oxillama.store.places import repo_folder
 from oxillama.store.quants import quant_of_file
-from oxillama.store.repository import Choice, choose, files_of_hub
+from oxillama.store.repository import Choice, choose, files_of_hub, first_of
 from oxillama.store.store import Store
 from oxillama.store.transfer import SUFFIX, RemoteFile, Report, check_hash, check_room, remote_file, transfer
-from oxillama.store.trouble import is_offline
+from oxillama.store.trouble import is_absent, is_offline
 
 __all__ = ["Pulled", "pull"]
 
@@ -43,12 +44,10 @@ def pull(name: HubName, store: Store, report: Report | None = None, say: Say | N
     tell: Say = say or (lambda text: None)
     if is_offline():
         return _offline(name, store)
-    sizes = files_of_hub(name)
-    choice = choose(name, sizes)
+    choice, files = _chosen(name)
     if choice.said:
         tell(choice.said)
-    files = [remote_file(name.repo_id, filename, name.revision) for filename in choice.files]
-    missing = sum(_missing(file, sizes.get(file.filename, 0)) for file in files)
+    missing = sum(_missing(file) for file in files)
     if missing:
         check_room(repo_folder(name.repo_id), missing, f"{name}")
     found = [_fetched(file, store, report) for file in files]
@@ -77,12 +76,29 @@ def _as_pulled(entry: Entry) -> Pulled:
     return Pulled(entry.name, entry.path, entry.parts, 0, entry.n_bytes, digest)
 
 
-def _missing(file: RemoteFile, told: int) -> int:
+def _chosen(name: HubName) -> tuple[Choice, list[RemoteFile]]:
+    """The files that a name means. The list of a repository's files is asked for only where the name doesn't say it."""
+    if name.filename is not None:
+        choice = Choice(shard_names(first_of(name.filename)), quant_of_file(name.filename))
+        try:
+            return choice, _described(name, choice)
+        except ModelNotFoundError as error:
+            if not is_absent(error.__cause__):
+                raise
+    choice = choose(name, files_of_hub(name))
+    return choice, _described(name, choice)
+
+
+def _described(name: HubName, choice: Choice) -> list[RemoteFile]:
+    return [remote_file(name.repo_id, filename, name.revision) for filename in choice.files]
+
+
+def _missing(file: RemoteFile) -> int:
     """Bytes of a file that aren't here."""
     if os.path.exists(file.blob):
         return 0
     here = os.path.getsize(file.blob + SUFFIX) if os.path.isfile(file.blob + SUFFIX) else 0
-    return max((file.n_bytes or told) - here, 0)
+    return max((file.n_bytes or 0) - here, 0)
 
 
 def _fetched(file: RemoteFile, store: Store, report: Report | None) -> tuple[str, bool]:

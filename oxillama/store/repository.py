@@ -38,7 +38,7 @@ def files_of_hub(name: HubName) -> dict[str, int]:
     files here are left out. Raises ModelNotFoundError, LoadError."""
     from huggingface_hub import HfApi
 
-    what = f"the files of {name.repo_id!r}" + (f" at {name.revision!r}" if name.revision else "")
+    what = f"{name}" + (f" at {name.revision!r}" if name.revision else "")
     check_reachable(what)
     try:
         found = patiently(

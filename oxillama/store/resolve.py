@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
+from collections.abc import Callable
 
 from oxillama.errors import ConfigError, LoadError, ModelNotFoundError
 from oxillama.store.library import hub_name_of
 from oxillama.store.names import HUB, LONGEST, HubName, folded, is_hub_like, is_path, printed, read_hub_name
 from oxillama.store.progress import DownloadBar
 from oxillama.store.store import Store, nearest_names
-from oxillama.store.transfer import Report
 
 __all__ = ["find_hub_model", "find_model", "is_known", "is_name", "kept_path"]
 
+log = logging.getLogger("oxillama")
+
+Say = Callable[[str], None]
 NEAR_FILES = 1000  # names of a folder among which the nearest are looked for
 
 
 def find_model(given: str | os.PathLike[str], place: str = "model_path", *, fetch: bool = True,
-               report: Report | None = None) -> str:  # fmt: skip
+               say: Say | None = None) -> str:  # fmt: skip
     """Path of the file that is meant: a path, `~` for the home folder, a name of the store, or one of the Hub
     (`hf:OWNER/REPO:QUANT`, or an address of it), which is fetched unless it is here.
 
-    place: name of the argument in errors. fetch: whether the network may be asked. Raises ConfigError for what can't be
+    place: name of the argument in errors. fetch: whether the network may be asked. say: told what is chosen.
+
+    Raises ConfigError for what can't be
     a name, ModelNotFoundError, which says what was looked for, what is like it, and how it is fetched, and LoadError
     for trouble with the Hub. A path that only can be one is given back as it is, whether a file is there or not.
     """
@@ -35,10 +41,10 @@ def find_model(given: str | os.PathLike[str], place: str = "model_path", *, fetc
         return path
     name = read_hub_name(given, place)
     if name is not None:
-        return find_hub_model(name, fetch=fetch, report=report)
+        return find_hub_model(name, fetch=fetch, say=say)
     if given and len(given) <= LONGEST and not given.startswith(("/", "./", "../", "~")):
         store = Store()
-        if (entry := store.find(given)) is not None:
+        if (entry := store.find(given) or store.find(hub_name_of(given) or "")) is not None:
             if entry.fault:
                 raise ModelNotFoundError(
                     f"{place} {printed(given)}: {entry.fault}{_fetching(entry.repo_id, entry.quant)}"
@@ -55,7 +61,7 @@ def _fetching(repo_id: str, quant: str | None) -> str:
     return f"; oxillama pull {HUB}{repo_id}{f':{quant}' if quant else ''}" if repo_id else ""
 
 
-def find_hub_model(name: HubName, *, fetch: bool = True, report: Report | None = None) -> str:
+def find_hub_model(name: HubName, *, fetch: bool = True, say: Say | None = None) -> str:
     """Path of the file of a model of the Hub: the one that is here, or fetched. Raises what `find_model` raises."""
     entry = None if name.revision is not None else Store().find(str(name))
     if entry is not None and not entry.fault and entry.source in ("pulled", "hub") and _is(entry.repo_id, name):
@@ -69,7 +75,7 @@ def find_hub_model(name: HubName, *, fetch: bool = True, report: Report | None =
     from oxillama.store.pull import pull
 
     with DownloadBar() as bar:
-        return pull(name, Store(), report or bar).path
+        return pull(name, Store(), bar, say or log.info).path
 
 
 def _is(repo_id: str, name: HubName) -> bool:

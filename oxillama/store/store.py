@@ -43,7 +43,7 @@ class Store:
 
     def find(self, name: str) -> Entry | None:
         """The model of a name, None if there is none. Raises ConfigError for a name of several models."""
-        return find_in(self.entries(), name)
+        return find_in(self.entries(), name) if name else None
 
     # ---- links
 
