@@ -25,7 +25,8 @@ class Hub(BaseHTTPRequestHandler):
 
     files: bytes by path, or a number of bytes that are all zero. faults: what becomes of the next requests for a path,
     one after another: ("cut", n) ends the connection after n bytes, ("status", code, headers) refuses, ("wrong",) sends
-    other bytes, ("whole",) knows no ranges, ("redirect", path) leads there, ("slow", seconds) waits before each piece.
+    other bytes, ("whole",) knows no ranges, ("redirect", site) leads elsewhere, ("slow", seconds) waits before each
+    piece.
     """
 
     protocol_version = "HTTP/1.1"
@@ -65,7 +66,7 @@ class Hub(BaseHTTPRequestHandler):
                 code = "RevisionNotFound"
             return self.reply(404, b"", {"X-Error-Code": code}, body)
         if fault[0] == "redirect":
-            return self.reply(302, b"", {"Location": f"/blobs{quote(found)}"}, body)
+            return self.reply(302, b"", {"Location": f"{''.join(fault[1:])}/blobs{quote(found)}"}, body)
         return self.file(found, data, fault, body)
 
     def open_to(self, path):
@@ -80,12 +81,18 @@ class Hub(BaseHTTPRequestHandler):
         return 401, b"", {"X-Error-Code": "GatedRepo" if "/gated/" in path else "RepoNotFound"}
 
     def listing(self, repo, body):
-        repo, _, revision = repo.partition("/revision/")
+        repo, tree, revision = repo.partition("/tree/")
+        if not tree:
+            repo, _, revision = repo.partition("/revision/")
         start = f"/{repo}/resolve/{revision or 'main'}/".replace(f"/{COMMIT}/", "/main/")
         found = {path.removeprefix(start): data for path, data in self.files.items() if path.startswith(start)}
         if not found:
             known = any(path.startswith(f"/{repo}/") for path in self.files)
             return self.reply(404, b"", {"X-Error-Code": "RevisionNotFound" if known else "RepoNotFound"}, body)
+        if tree:
+            names = [*found, *(Hub.extra if repo == "owner/model" else [])]
+            listed = [{"type": "file", "oid": "0" * 40, "size": size_of(found.get(n, 0)), "path": n} for n in names]
+            return self.reply(200, json.dumps(listed).encode(), {"Content-Type": "application/json"}, body)
         siblings = [
             {"rfilename": name, "size": size_of(data), "blobId": "0" * 40,
              "lfs": {"sha256": hash_of(data), "size": size_of(data), "pointerSize": 134}}

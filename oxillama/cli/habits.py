@@ -74,7 +74,7 @@ def habit(command: str, name: str, rest: str) -> str:
     fetched = fetched_as(name)
     talk = "" if command in ("chat", "serve", "bench") else f", or oxillama chat -m {fetched}"
     return (
-        f"{name} is a model's name, which is given with -m, and it is not on this machine: oxillama pull {fetched}, then "
+        f"{name} is a model's name, which is given with -m, and is not on this machine: oxillama pull {fetched}, then "
         f"oxillama {command} -m {fetched}{rest}{talk}"
     )
 

@@ -67,7 +67,7 @@ def _of_parts(given: str, rest: str, place: str) -> HubName:
         found = _of_address(rest, place)
         if found is not None:
             return found
-    rest, at, revision = rest.partition("@")
+    rest, at, revision = (rest, "", "") if rest.lower().endswith(".gguf") else rest.partition("@")
     owner, _, rest = rest.partition("/")
     if rest.endswith("/") and rest.count("/") == 1:
         rest = rest[:-1]

@@ -10,7 +10,7 @@ from oxillama.errors import ConfigError, ModelNotFoundError
 from oxillama.hub import check_names, shard_names
 from oxillama.store.names import HubName
 from oxillama.store.quants import USUAL, kind_of, nearest_quant, quant_of_file
-from oxillama.store.trouble import check_reachable, patiently, trouble
+from oxillama.store.trouble import check_reachable, is_absent, patiently, trouble
 
 __all__ = ["Choice", "choose", "files_of_hub"]
 
@@ -33,21 +33,26 @@ class Choice:
     beside: dict[str, list[str]] = field(default_factory=dict)
 
 
-def files_of_hub(name: HubName) -> dict[str, int]:
-    """Sizes of the GGUF files of a repository by their names, 0 where the Hub doesn't say; names that can't be those of
-    files here are left out. Raises ModelNotFoundError, LoadError."""
+def files_of_hub(name: HubName) -> list[str]:
+    """Names of the GGUF files of a repository; those that can't be names of files here are left out.
+
+    Raises ModelNotFoundError, LoadError.
+    """
     from huggingface_hub import HfApi
 
     what = f"{name}" + (f" at {name.revision!r}" if name.revision else "")
     check_reachable(what)
     try:
-        found = patiently(
-            lambda: HfApi().model_info(name.repo_id, revision=name.revision, files_metadata=True, timeout=TIMEOUT)
-        )
+        found = patiently(lambda: HfApi().model_info(name.repo_id, revision=name.revision, timeout=TIMEOUT))
+        names = [one.rfilename for one in found.siblings or []]
     except Exception as error:  # its releases raise the errors of different HTTP libraries
-        raise trouble(what, error) from error
-    siblings = (found.siblings or [])[:MOST_FILES]
-    return {one.rfilename: one.size or 0 for one in siblings if is_file_name(one.rfilename)}
+        if getattr(getattr(error, "response", None), "status_code", None) != 404 or is_absent(error):
+            raise trouble(what, error) from error
+        try:  # a mirror may have one way to ask alone
+            names = HfApi().list_repo_files(name.repo_id, revision=name.revision)
+        except Exception:
+            raise trouble(what, error) from error
+    return [one for one in names[:MOST_FILES] if is_file_name(one)]
 
 
 def is_file_name(filename: object) -> bool:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from oxillama.errors import LoadError, OxiLlamaError
 from oxillama.store.places import repo_folder, shown_bytes
-from oxillama.store.trouble import check_reachable, patiently, trouble
+from oxillama.store.trouble import TRIES, check_reachable, patiently, trouble, wait_before_again
 
 __all__ = ["RemoteFile", "Report", "check_hash", "check_room", "remote_file", "transfer"]
 
@@ -29,6 +29,7 @@ Report = Callable[[str, int, int], None]  # (filename, bytes that are here, byte
 
 SUFFIX = ".oxillama.incomplete"
 PART = 1 << 20
+CHUNK = 1 << 16
 POLL = 0.1  # seconds between looks at a lock that another process has
 ROOM = 16 << 20  # bytes that stay free
 TIMEOUT = 10.0  # seconds for the headers of an answer
@@ -73,12 +74,10 @@ def remote_file(repo_id: str, filename: str, revision: str | None) -> RemoteFile
         raise trouble(what, error) from error
     etag = (found.etag or "").strip('"')
     if not re.fullmatch(r"[\w.-]{1,128}", etag) or found.commit_hash is None:
-        raise LoadError(f"can't get {what} from the Hub: the answer of {_host(url)} is not the Hub's")
+        raise LoadError(f"can't get {what} from the Hub: the answer of {urlsplit(url).netloc} is not the Hub's")
     by_xet = getattr(found, "xet_file_data", None) is not None
-    place = url if by_xet else found.location or url
-    return RemoteFile(
-        repo_id, filename, revision, etag, found.size, place, by_xet and (found.size or 0) > most_by_http()
-    )
+    is_large = by_xet and (found.size or 0) > most_by_http()
+    return RemoteFile(repo_id, filename, revision, etag, found.size, url, is_large)
 
 
 def most_by_http() -> int:
@@ -195,30 +194,59 @@ def _receive(file: RemoteFile, tell: Report) -> None:
 
 
 def _get(file: RemoteFile, part: _Part) -> None:
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers, tqdm  # type: ignore[attr-defined]
+    """Gets the bytes after those that are here; what is cut is gone on with, as long as something comes."""
+    failures = 0
+    while file.n_bytes is None or part.tell() != file.n_bytes:
+        before = part.tell()
+        try:
+            _stream(file, part)
+            if file.n_bytes is None:
+                return
+            if part.tell() == file.n_bytes:
+                break
+            raise EOFError("the connection ended")
+        except OxiLlamaError:
+            raise
+        except Exception as error:  # the library's releases raise the errors of different HTTP libraries
+            _check_written(file, part, error)
+            failures = 1 if part.tell() > before else failures + 1
+            wait = wait_before_again(error, failures)
+            if wait is None or failures >= TRIES:
+                raise _cut(file, part, error) from error
+            time.sleep(wait)
 
-    headers = build_hf_headers()
-    if urlsplit(file.url).netloc != _host(_endpoint()):  # a site that only stores: it gets no token
-        headers.pop("authorization", None)
-    try:
-        http_get(
-            file.url, part, resume_size=part.tell(), headers=headers,  # type: ignore[arg-type]
-            expected_size=file.n_bytes if (file.n_bytes or 0) <= most_by_http() else None,  # it refuses larger ones
-            displayed_filename=file.filename, tqdm_class=_silent(tqdm),
-        )  # fmt: skip
-    except (OxiLlamaError, KeyboardInterrupt):
-        raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise LoadError(
-                f"{file.what} could not be written after {shown_bytes(part.tell())}: {error.strerror}; what came stays"
-            ) from error
-        raise _cut(file, part, error) from error
-    except Exception as error:  # its releases raise the errors of different HTTP libraries
-        raise _cut(file, part, error) from error
-    if file.n_bytes is not None and part.tell() != file.n_bytes:
-        raise _cut(file, part, EOFError("the connection ended"))
+
+def _stream(file: RemoteFile, part: _Part) -> None:
+    """One request for the bytes after those that are here. Raises errors of the library's HTTP client."""
+    from huggingface_hub import utils
+
+    utils_: Any = utils
+    headers = {**utils_.build_hf_headers(), "Accept-Encoding": "identity"}
+    if part.tell():
+        headers["Range"] = f"bytes={part.tell()}-"
+    session = utils_.get_session()
+    with contextlib.ExitStack() as closing:
+        if hasattr(session, "stream"):  # httpx, of its releases since 1.0
+            asked = session.stream("GET", file.url, headers=headers, timeout=TIMEOUT, follow_redirects=True)
+            response = closing.enter_context(asked)
+            utils_.hf_raise_for_status(response)
+            chunks = response.iter_bytes()
+        else:  # requests
+            response = closing.enter_context(session.get(file.url, headers=headers, timeout=TIMEOUT, stream=True))
+            utils_.hf_raise_for_status(response)
+            chunks = response.iter_content(CHUNK)
+        given = str(response.headers.get("Content-Range", ""))
+        if part.tell() and (response.status_code != 206 or not given.startswith(f"bytes {part.tell()}-")):
+            part.begin_anew()  # the server knows no ranges, and sends all of it
+        for chunk in chunks:
+            part.write(chunk)
+
+
+def _check_written(file: RemoteFile, part: _Part, error: BaseException) -> None:
+    """Raises LoadError for an error of the disk."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS):
+        came = shown_bytes(part.tell())
+        raise LoadError(f"{file.what} could not be written after {came}: {error.strerror}; what came stays") from error
 
 
 def _cut(file: RemoteFile, part: _Part, error: BaseException) -> OxiLlamaError:
@@ -228,27 +256,6 @@ def _cut(file: RemoteFile, part: _Part, error: BaseException) -> OxiLlamaError:
         return found
     whole = f" of {shown_bytes(file.n_bytes)}" if file.n_bytes else ""
     return LoadError(f"{found}; {shown_bytes(n_bytes)}{whole} are here, and the same command goes on from there")
-
-
-def _silent(kind: Any) -> Any:
-    """A bar that shows nothing: progress is told by the bytes that are written."""
-
-    class Silent(kind):  # type: ignore[misc]
-        def __init__(self, *given: Any, **options: Any) -> None:
-            options["disable"] = True
-            super().__init__(*given, **options)
-
-    return Silent
-
-
-def _endpoint() -> str:
-    from huggingface_hub import constants
-
-    return str(constants.ENDPOINT)
-
-
-def _host(url: str) -> str:
-    return urlsplit(url).netloc
 
 
 class _Hash(Protocol):
@@ -305,24 +312,17 @@ class _Part:
         return len(data)
 
     def tell(self) -> int:
+        """Number of bytes that are here."""
         return self._n
 
-    def seek(self, place: int, whence: int = 0) -> int:
-        """Begins anew: a server that knows no ranges sends all of it again."""
-        if (place, whence) != (0, 0):
-            raise OSError(errno.ESPIPE, "a transfer begins anew, or goes on at its end")
+    def begin_anew(self) -> None:
+        """Throws away what is here."""
         self._raw.seek(0)
+        self._raw.truncate(0)
         self._begin()
-        return 0
-
-    def truncate(self, size: int | None = None) -> int:
-        self._raw.truncate(self._n if size is None else size)
-        return self._n
-
-    def flush(self) -> None:
-        """Leaves nothing to write: no byte is held back."""
 
     def digest(self) -> str | None:
+        """The hash of what is here, of the kind that the file's is; None of another kind."""
         return None if self._hash is None else self._hash.hexdigest()
 
 

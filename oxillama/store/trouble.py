@@ -14,7 +14,17 @@ from urllib.parse import urlsplit
 
 from oxillama.errors import ConfigError, LoadError, ModelNotFoundError, OxiLlamaError
 
-__all__ = ["check_reachable", "first_line", "is_absent", "is_offline", "is_reachable", "patiently", "trouble"]
+__all__ = [
+    "TRIES",
+    "check_reachable",
+    "first_line",
+    "is_absent",
+    "is_offline",
+    "is_reachable",
+    "patiently",
+    "trouble",
+    "wait_before_again",
+]
 
 T = TypeVar("T")
 
@@ -72,17 +82,27 @@ def is_reachable(url: str, patience: float = PATIENCE) -> bool:
 
 def patiently(ask: Callable[[], T]) -> T:
     """ask(), once more where the Hub says to come back soon. Raises what it raises in the end."""
-    for left in reversed(range(TRIES)):
+    for failures in range(1, TRIES + 1):
         try:
             return ask()
         except Exception as error:
-            response = getattr(error, "response", None)
-            status = getattr(response, "status_code", None)
-            wait = _wait_of(response) if status == 429 else float(2 ** (TRIES - 1 - left)) / 4
-            if status not in _AGAIN or not left or wait > LONGEST_WAIT:
+            wait = wait_before_again(error, failures) if hasattr(error, "response") else None
+            if wait is None or failures == TRIES:
                 raise
             time.sleep(wait)
     raise AssertionError("unreachable")
+
+
+def wait_before_again(error: BaseException, failures: int) -> float | None:
+    """Seconds to wait before a request is made again; None for an error that will be the same then, and where the Hub
+    says to come back much later."""
+    response = getattr(error, "response", None)
+    if response is None:
+        return min(2.0 ** (failures - 1) / 4, LONGEST_WAIT)
+    if response.status_code not in _AGAIN:
+        return None
+    wait = _wait_of(response) if response.status_code == 429 else min(2.0 ** (failures - 1) / 4, LONGEST_WAIT)
+    return wait if wait <= LONGEST_WAIT else None
 
 
 def _wait_of(response: Any) -> float:
