@@ -33,6 +33,7 @@ from oxillama.config import EngineConfig, field_names
 from oxillama.server.config import ServerConfig, from_environment, from_file, from_texts, shown_default
 
 if TYPE_CHECKING:
+    from oxillama.server.model_folder import ModelFolder
     from oxillama.server.serve import ServerProcess
 
 __all__ = ["add_server_options", "serve"]
@@ -85,11 +86,15 @@ def serve(args: argparse.Namespace) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # so that the library lets other threads run meanwhile
     with _signals_received() as received, sockets.listening(config) as made:
         process = _server_process()
-        from oxillama.server import app, log_output, memory, models
+        from oxillama.server import app, log_output, memory, models, service
 
         served = [models.ServedModel(**fields) for fields in described]
-        application = app.create_app({model.id: model for model in served}, config)
-        memory.check_memory({model.id: model.weights for model in served if model.at_start})
+        folder = _folder(args, config)
+        application = app.App(
+            service.Service(models.served({model.id: model for model in served}, config, folder), config)
+        )
+        there = application.service.models.all.values()
+        memory.check_memory({model.id: model.weights for model in there if model.at_start})
         with log_output.unblocked(), log_output.log_to(sys.stderr, config.log_level, config.log_content):
             process(application, config, received).serve_on(made)
     return 0
@@ -105,6 +110,8 @@ def _read(args: argparse.Namespace) -> tuple[ServerConfig, list[dict[str, Any]]]
     users, _ = keys_of(config)
     check_exposure(config, bool(users))
     check_places(config)
+    if config.models_dir is not None and not models and args.model is None:
+        return config, []  # those of the folder
     return config, _served(args, models)
 
 
@@ -115,7 +122,7 @@ def _checked(args: argparse.Namespace) -> int:
         _server_process()
         from oxillama.cli.serve_check import report
 
-        found = report(config, described)
+        found = report(config, described, _folder(args, config))
     except (oxillama.OxiLlamaError, OSError) as error:
         raise FailedCheckError(str(error)) from error
     print(json.dumps(found, indent=2, default=str))
@@ -163,6 +170,15 @@ def read_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[dict[s
     if "api_key" in flags:
         print("oxillama: --api-key is seen by all users of this machine: --api-key-file is not", file=sys.stderr)
     return file | from_environment() | flags, models
+
+
+def _folder(args: argparse.Namespace, config: ServerConfig) -> ModelFolder | None:
+    """The folder of models, which are loaded with the options of the command line."""
+    if config.models_dir is None:
+        return None
+    from oxillama.server.model_folder import ModelFolder
+
+    return ModelFolder(config, engine_options(args))
 
 
 def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -34,6 +34,7 @@ from oxillama.server.loop_errors import Repeats
 from oxillama.server.memory import is_short_of
 from oxillama.server.model_facts import Facts
 from oxillama.server.model_files import Stamp, file_fault, is_passing, stamp_of, without_paths
+from oxillama.server.model_folder import ModelFolder
 from oxillama.speculative.draft_model import DraftModel, check_same_vocabulary
 
 __all__ = ["OLLAMA", "PLAIN", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
@@ -61,7 +62,7 @@ class ServedModel:
     that name none; load_draft: what gives the draft, where it is a model. chain, ollama_chain: the sampling of requests
     that give none, and of those of Ollama's API. keep: seconds that it stays in memory after its last request, where a
     request said so. fault: what became of a file while it was in use. failed_with: files' stamps when loading failed.
-    facts: as Ollama's API tells them, once they were asked for.
+    facts: as Ollama's API tells them, once they were asked for. pinned: it stays in memory, whatever requests say.
     """
 
     id: str
@@ -75,6 +76,7 @@ class ServedModel:
     num_speculative: int | None = None
     aliases: tuple[str, ...] = ()
     at_start: bool = True
+    pinned: bool = False
     state: State = "idle"
     created: int = field(default_factory=lambda: int(time.time()))
     used_at: float = 0.0
@@ -133,10 +135,15 @@ class Chosen:
 class Models:
     """The models of one server, in order: the first answers requests that name none."""
 
-    def __init__(self, models: list[ServedModel], config: ServerConfig) -> None:
+    def __init__(self, models: list[ServedModel], config: ServerConfig, folder: ModelFolder | None = None) -> None:
+        """folder: whose models are served beside `models`."""
+        if folder is not None:
+            taken = {name for model in models for name in (model.id, *model.aliases)}
+            models = [*models, *(ServedModel(**one) for one in folder.described() if one["id"] not in taken)]
+            models = models or [ServedModel(**folder.shipped())]
         if not models:
             raise ConfigError("engines is empty: give at least one model")
-        self._config = config
+        self._config, self.folder = config, folder
         self.template = read_template(config.chat_template)
         read_defaults(config)  # raises before anything is loaded
         self._repeats = Repeats()
@@ -210,7 +217,7 @@ class Models:
     async def unload(self, model: ServedModel) -> None:
         """Takes an idle model out of memory; one without `load`, or in use, stays."""
         async with model.lock:
-            if model.engine is None or model.load is None or model.n_open:
+            if model.engine is None or model.load is None or model.n_open or model.pinned:
                 return
             model.state = "idle"
             await self._close(model)
@@ -233,6 +240,21 @@ class Models:
             draft.close()
 
     # ---- files that change under the server
+
+    def serve_only(self, wanted: dict[str, ServedModel]) -> None:
+        """Serves these models from now on; others leave memory."""
+        gone = [model for name, model in self.all.items() if wanted.get(name) is not model]
+        self.all = wanted  # another dict: threads may be going through the one before
+        self.first = wanted.get(self.first.id) or next(iter(wanted.values()))
+        for model in gone:
+            if model.engine is not None and model.load is not None:
+                self._leave_soon(model)
+            model.state = "failed"
+
+    def _leave_soon(self, model: ServedModel) -> None:
+        task = asyncio.ensure_future(self._close(model))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     def look_at_files(self) -> None:
         """Notes models whose files were cut or written since they were loaded: they can't be used any more."""
@@ -260,13 +282,11 @@ class Models:
         remedy = "the next request loads it again" if again else "it answers no more until it is loaded again"
         log.error("the model %s can't be used any more: %s %s", model.id, fault, f"({remedy})")
         if model.load is not None:
-            task = asyncio.ensure_future(self._close(model))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._leave_soon(model)
 
     def _comes_back(self, model: ServedModel) -> bool:
         """Whether a request loads a model that isn't in memory."""
-        return model.load is not None and (not model.at_start or self._config.idle_unload > 0)
+        return model.load is not None and (not model.at_start or model.pinned or self._config.idle_unload > 0)
 
     def _try_again(self, model: ServedModel) -> None:
         """The next request loads a model that could not be loaded, if one of its files is another one now."""
@@ -309,6 +329,9 @@ class Models:
             known = model.engine.engine.loras if model.engine is not None else ()
             if adapter in known or (model.engine is None and adapter != name):  # of a model that isn't loaded yet
                 return Chosen(model, adapter, name)
+        entry = None if self.folder is None else self.folder.find(name)
+        if entry is not None and entry.name in self.all:
+            return Chosen(self.all[entry.name], None, name)
         if "*" in self.first.aliases:
             return Chosen(self.first, None, name)
         names = list(self.names())
@@ -542,8 +565,9 @@ def described(model: ServedModel, name: str, parent: str | None) -> Body:
     return base | {"max_model_len": own.get("context_length"), "oxillama": own}
 
 
-def served(engines: Mapping[str, Any] | Any, config: ServerConfig) -> Models:
-    """The models of `create_app`'s argument: an engine, or engines by name. Raises ConfigError for anything else."""
+def served(engines: Mapping[str, Any] | Any, config: ServerConfig, folder: ModelFolder | None = None) -> Models:
+    """The models of `create_app`'s argument: an engine, or engines by name. folder: of `models_dir`, if it was looked
+    at already. Raises ConfigError for anything else."""
     given = engines if isinstance(engines, Mapping) else {"": engines}
     found = []
     for name, engine in given.items():
@@ -557,7 +581,9 @@ def served(engines: Mapping[str, Any] | Any, config: ServerConfig) -> Models:
         found.append(ServedModel(name or slug(engine.engine.model_config.name), engine))
     if found and config.served_model_name:
         found[0].aliases = (*found[0].aliases, *config.served_model_name)
-    return Models(found, config)
+    if folder is None and config.models_dir is not None:
+        folder = ModelFolder(config)
+    return Models(found, config, folder)
 
 
 def slug(name: str) -> str:

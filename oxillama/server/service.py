@@ -19,6 +19,7 @@ from oxillama.errors import ConfigError
 from oxillama.server.admission import AdmissionQueue
 from oxillama.server.auth import ANYONE, Key, keys_of
 from oxillama.server.config import ServerConfig
+from oxillama.server.folder_models import look_at_folder
 from oxillama.server.heap import HeapTrimmer
 from oxillama.server.left_out import LeftOut
 from oxillama.server.loop_errors import Repeats
@@ -59,8 +60,8 @@ class Service:
     """Models, keys and limits of one server.
 
     secret: of this process; with it, what a key's requests have in the prefix cache is marked. draining: no further
-    requests are taken. open: exchanges that are under way. turns: in which requests begin. forwarded: their
-    numbers by the addresses that proxies tell.
+    requests are taken. open: exchanges that are under way. pulls: models that are being fetched. turns: in which
+    requests begin. forwarded: their numbers by the addresses that proxies tell.
     """
 
     def __init__(self, models: Models, config: ServerConfig) -> None:
@@ -79,6 +80,7 @@ class Service:
         self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False
         self.open: set[Underway] = set()
+        self.pulls: set[object] = set()
         self.turns = LoopTurns()
         self._threads = OwnerThreads(THREADS, "oxillama-prepare")
         self._writers = ThreadPoolExecutor(WRITERS, "oxillama-answer")
@@ -135,6 +137,7 @@ class Service:
         while True:
             await asyncio.sleep(min(idle or LOOK, LOOK))
             self.models.look_at_files()
+            await look_at_folder(self.models)
             if idle:
                 await self.models.unload_idle()
 

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from oxillama.errors import ConfigError
 from oxillama.hub import shard_names
-from oxillama.store.names import HUB, folded
+from oxillama.store.names import HUB, folded, read_hub_name
 from oxillama.store.places import cached_parts, hub_cache
 from oxillama.store.quants import quant_of_file
 from oxillama.store.repository import first_of
 
-__all__ = ["DEEPEST", "Entry", "Source", "cached_entries", "folder_entries"]
+__all__ = ["DEEPEST", "Entry", "Source", "cached_entries", "folder_entries", "plain_name"]
 
 Source = Literal["pulled", "link", "file", "hub", "ollama"]
 DEEPEST = 8  # folders below a store
@@ -82,11 +83,19 @@ class Entry:
         if self.quant:
             yield 3, f"{plain}:{self.quant}"
 
-    def answers_to(self, name: str) -> int | None:
-        """Rank of a name as that of this model; None if it is none of its names."""
-        wanted = folded(name.removeprefix(HUB))
+    def answers_to(self, wanted: str) -> int | None:
+        """Rank of a name, `folded` and plain, as that of this model; None if it is none of its names."""
         ranks = [rank for rank, one in self.names() if folded(one) == wanted]
         return min(ranks) if ranks else None
+
+
+def plain_name(name: str) -> str:
+    """A name without what says that it is one of the Hub: as entries have it."""
+    try:
+        found = read_hub_name(name)
+    except ConfigError:
+        return name
+    return name if found is None else str(found).removeprefix(HUB)
 
 
 def without_quant(stem: str, quant: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from oxillama.errors import ModelNotFoundError
@@ -35,10 +35,12 @@ class Pulled:
     digest: str
 
 
-def pull(name: HubName, store: Store, report: Report | None = None, say: Say | None = None) -> Pulled:
+def pull(name: HubName, store: Store, report: Report | None = None, say: Say | None = None,
+         plan: Callable[[Sequence[RemoteFile]], None] | None = None) -> Pulled:  # fmt: skip
     """Fetches what of a model isn't here, and links it.
 
-    report: told how far each file is. say: told what is chosen, and what the repository has beside it. Raises
+    report: told how far each file is. say: told what is chosen, and what the repository has beside it. plan: told which
+    files are fetched, before they are. Raises
     ModelNotFoundError, ConfigError and LoadError; what came until then stays, and the next call goes on from there.
     """
     tell: Say = say or (lambda text: None)
@@ -47,6 +49,8 @@ def pull(name: HubName, store: Store, report: Report | None = None, say: Say | N
     choice, files = _chosen(name)
     if choice.said:
         tell(choice.said)
+    if plan is not None:
+        plan(files)
     missing = sum(_missing(file) for file in files)
     if missing:
         check_room(repo_folder(name.repo_id), missing, f"{name}")

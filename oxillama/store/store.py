@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 
 from oxillama.errors import ConfigError, LoadError
-from oxillama.store.entries import Entry, cached_entries, folder_entries
+from oxillama.store.entries import Entry, cached_entries, folder_entries, plain_name
 from oxillama.store.names import folded
 from oxillama.store.ollama import ollama_entries
 from oxillama.store.places import store_folder
@@ -91,7 +91,8 @@ def find_in(entries: Iterable[Entry], name: str) -> Entry | None:
 
     Raises ConfigError for a name of several models.
     """
-    ranked = [(rank, entry) for entry in entries if (rank := entry.answers_to(name)) is not None]
+    wanted = folded(plain_name(name))
+    ranked = [(rank, entry) for entry in entries if (rank := entry.answers_to(wanted)) is not None]
     if not ranked:
         return None
     best = min(rank for rank, _ in ranked)
