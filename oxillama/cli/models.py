@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from oxillama.gguf.values import printable
 from oxillama.store.entries import Entry
 from oxillama.store.facts import header_facts
 from oxillama.store.library import hub_name_of
-from oxillama.store.names import HubName, is_path, read_hub_name
+from oxillama.store.names import HUB, HubName, is_path, read_hub_name
 from oxillama.store.places import shown_bytes
 from oxillama.store.progress import DownloadBar
 from oxillama.store.pull import Pulled, pull
@@ -58,9 +59,11 @@ def pulled(name: HubName, store: Store, *, quiet: bool = False) -> Pulled:
 
 def name_to_pull(given: str, revision: str | None) -> HubName:
     """The model of the Hub that a name means. Raises ConfigError for other names, with what to type."""
-    if is_path(given):
-        raise ConfigError(f"NAME must be one of the Hub, hf:OWNER/REPO[:QUANT], and {given!r:.120} is a file here")
     name = read_hub_name(given, "NAME", bare=True)
+    if name is None and os.path.exists(os.path.expanduser(given)):
+        raise ConfigError(f"NAME must be one of the Hub, hf:OWNER/REPO[:QUANT], and {given!r:.120} is a file here")
+    if name is None and given.count("/") > 1 and not given.startswith((".", "/", "~")):
+        name = read_hub_name(f"{HUB}{given}", "NAME")
     if name is None:
         likely = hub_name_of(given)
         remedy = f"the model of that name in Ollama's library is there as {likely}" if likely else "give its owner, too"

@@ -513,8 +513,8 @@ class Llama:
         cls, repo_id: str, filename: str | None, additional_files: list[str] | None = None, local_dir: Any = None,
         local_dir_use_symlinks: Any = "auto", cache_dir: Any = None, **given: Any,
     ) -> Self:  # fmt: skip
-        """A model of the Hugging Face Hub, from its local cache or downloaded. filename: may be a glob pattern; without
-        it, repo_id is a name as `oxillama pull` takes it: OWNER/REPO, OWNER/REPO:QUANT or an address of the Hub.
+        """A model of the Hugging Face Hub, from its local cache or downloaded. filename: may be a glob pattern; None
+        where repo_id is a name as `oxillama pull` takes it: hf:OWNER/REPO, OWNER/REPO:QUANT or an address of the Hub.
 
         Raises ConfigError for no or several files of that name, and what `oxillama.from_hub` raises.
         """

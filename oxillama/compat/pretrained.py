@@ -25,9 +25,11 @@ def fetched(repo_id: str, filename: Any, additional: Any, folders: dict[str, Any
     if symlinks != "auto":
         raise ConfigError(f"local_dir_use_symlinks must be 'auto', not {symlinks!r}")
     if filename is None and isinstance(repo_id, str) and not additional:
-        of_hub = read_hub_name(repo_id, "repo_id", bare=True)
+        of_hub = read_hub_name(repo_id, "repo_id", bare=":" in repo_id)
         if of_hub is not None:
             return find_hub_model(of_hub)
+    if filename is None:
+        raise ConfigError("filename must be a file's name or a glob pattern, or None with repo_id as hf:OWNER/REPO")
     if not isinstance(filename, str):
         raise ConfigError(f"filename must be a file's name or a glob pattern, not {filename!r}")
     found = _matching(repo_id, filename)
