@@ -46,6 +46,7 @@ FLAGS |= {
         "top_n",
         "template",
         "draft",
+        "tool_format",
     )
 }
 FLAGS |= {one.name: flag_of(one.name) for one in sampling_settings()} | CONSTRAINT_FLAGS | OFFLOAD_FLAGS

@@ -74,7 +74,7 @@ def name_to_pull(given: str, revision: str | None) -> HubName:
 
 
 def names_of_hub(revised: str, name: HubName) -> HubName:
-    """The same model at a revision. Raises ConfigError for what can be none."""
+    """Adds a revision to a name. Raises ConfigError for what can be none."""
     found = read_hub_name(revised, "--revision")
     assert found is not None
     return HubName(name.repo_id, name.filename, name.quant, found.revision)

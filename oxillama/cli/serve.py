@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -30,7 +31,7 @@ from oxillama.cli.served_files import (
 from oxillama.cli.statuses import FailedCheckError
 from oxillama.cli.values import with_sizes
 from oxillama.config import EngineConfig, field_names
-from oxillama.server.config import ServerConfig, from_environment, from_file, from_texts, shown_default
+from oxillama.server.config import ENVIRONMENT, ServerConfig, from_environment, from_file, from_texts, shown_default
 
 if TYPE_CHECKING:
     from oxillama.server.model_folder import ModelFolder
@@ -82,22 +83,53 @@ def serve(args: argparse.Namespace) -> int:
         return _checked(args)
     from oxillama.server import sockets
 
-    config, described = _read(args)
+    with _named_as_given(args):
+        config, described = _read(args)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # so that the library lets other threads run meanwhile
     with _signals_received() as received, sockets.listening(config) as made:
         process = _server_process()
         from oxillama.server import app, log_output, memory, models, service
 
-        served = [models.ServedModel(**fields) for fields in described]
-        folder = _folder(args, config)
-        application = app.App(
-            service.Service(models.served({model.id: model for model in served}, config, folder), config)
-        )
+        with _named_as_given(args):
+            served = {fields["id"]: models.ServedModel(**fields) for fields in described}
+            application = app.App(service.Service(models.served(served, config, _folder(args, config)), config))
         there = application.service.models.all.values()
         memory.check_memory({model.id: model.weights for model in there if model.at_start})
         with log_output.unblocked(), log_output.log_to(sys.stderr, config.log_level, config.log_content):
             process(application, config, received).serve_on(made)
     return 0
+
+
+@contextlib.contextmanager
+def _named_as_given(args: argparse.Namespace) -> Iterator[None]:
+    """Errors inside name settings as they were given: by flags, variables, or keys of the file."""
+    try:
+        yield
+    except oxillama.ConfigError as error:
+        text = str(error)
+        shown = with_sources(text, args)
+        if shown == text or type(error) is not oxillama.ConfigError:
+            raise
+        raise oxillama.ConfigError(shown) from error
+
+
+def with_sources(text: str, args: argparse.Namespace) -> str:
+    """A message with flags and variables for the names of settings that were given by them. A setting that was not
+    given is named by its flag, unless there is a file; one that is a word as others are, only at the beginning."""
+    sources = {}
+    for name in settings_of(ServerConfig):
+        flag, variable = f"--{name.replace('_', '-')}", f"{ENVIRONMENT}{name.upper()}"
+        if getattr(args, f"server_{name}", None) is not None:
+            sources[name] = flag
+        elif variable in os.environ:
+            sources[name] = variable
+        elif not args.config:
+            sources[name] = flag
+    sources["config"] = "--config"
+    first = re.match(r"[a-z]+(?![\w=.\[])", text)
+    if first and first[0] in sources:
+        text = sources[first[0]] + text[first.end() :]
+    return re.sub(r"(?<![\w./'\"\[-])[a-z]+(?:_[a-z]+)+(?![\w./'\"=-])", lambda m: sources.get(m[0], m[0]), text)
 
 
 def _read(args: argparse.Namespace) -> tuple[ServerConfig, list[dict[str, Any]]]:
@@ -118,11 +150,12 @@ def _read(args: argparse.Namespace) -> tuple[ServerConfig, list[dict[str, Any]]]
 def _checked(args: argparse.Namespace) -> int:
     """Prints settings, models and what they name, all of it opened. Raises FailedCheckError if something is wrong."""
     try:
-        config, described = _read(args)
-        _server_process()
-        from oxillama.cli.serve_check import report
+        with _named_as_given(args):
+            config, described = _read(args)
+            _server_process()
+            from oxillama.cli.serve_check import report
 
-        found = report(config, described, _folder(args, config))
+            found = report(config, described, _folder(args, config))
     except (oxillama.OxiLlamaError, OSError) as error:
         raise FailedCheckError(str(error)) from error
     print(json.dumps(found, indent=2, default=str))

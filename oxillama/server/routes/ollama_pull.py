@@ -167,7 +167,7 @@ def started(call: Callable[[], Any]) -> asyncio.Future[Any]:
 
 
 async def finished(exchange: Exchange, task: asyncio.Future[Any]) -> Pulled:
-    """What was pulled, which is served from now on. Raises ApiError."""
+    """Waits for a model that is pulled, which is served from then on. Raises ApiError."""
     try:
         found: Pulled = await asyncio.shield(task)
     except (OxiLlamaError, OSError) as error:
