@@ -58,6 +58,14 @@ def shard_names(filename: str) -> list[str]:
     return [f"{base}-{i:05}-of-{count}.gguf" for i in range(1, int(count) + 1)]
 
 
+def first_of(filename: str) -> str:
+    """The first file of the split model that a file is a part of."""
+    head, of, count = filename[: -len(".gguf")].rpartition("-of-")
+    if of and len(count) == 5 and count.isdecimal() and head[-6:-5] == "-" and head[-5:].isdecimal():
+        return f"{head[:-5]}00001-of-{count}{filename[-len('.gguf') :]}"
+    return filename
+
+
 def _cached(repo_id: str, filename: str, revision: str | None) -> str:
     # Not hf_hub_download(local_files_only=True): that asks the Hub for other things all the same.
     try:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from oxillama.errors import ConfigError
-from oxillama.hub import shard_names
+from oxillama.hub import first_of, shard_names
 from oxillama.store.names import HUB, folded, read_hub_name
 from oxillama.store.places import cached_parts, hub_cache
 from oxillama.store.quants import quant_of_file
-from oxillama.store.repository import first_of
 
 __all__ = ["DEEPEST", "Entry", "Source", "cached_entries", "folder_entries", "plain_name"]
 

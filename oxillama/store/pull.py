@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from oxillama.errors import ModelNotFoundError
-from oxillama.hub import shard_names
+from oxillama.hub import first_of, shard_names
 from oxillama.store.entries import Entry
 from oxillama.store.names import HubName
 from oxillama.store.places import repo_folder
 from oxillama.store.quants import quant_of_file
-from oxillama.store.repository import Choice, choose, files_of_hub, first_of
+from oxillama.store.repository import Choice, choose, files_of_hub
 from oxillama.store.store import Store
 from oxillama.store.transfer import SUFFIX, RemoteFile, Report, check_hash, check_room, remote_file, transfer
 from oxillama.store.trouble import is_absent, is_offline

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from oxillama._util.checks import nearest
 from oxillama.errors import ConfigError, ModelNotFoundError
-from oxillama.hub import check_names, shard_names
+from oxillama.hub import check_names, first_of, shard_names
 from oxillama.store.names import HubName
 from oxillama.store.quants import USUAL, kind_of, nearest_quant, quant_of_file
 from oxillama.store.trouble import check_reachable, is_absent, patiently, trouble
@@ -64,14 +64,6 @@ def is_file_name(filename: object) -> bool:
     except ConfigError:
         return False
     return all(len(part.encode()) <= 255 for part in filename.split("/"))
-
-
-def first_of(filename: str) -> str:
-    """The first file of the split model that a file is a part of."""
-    head, of, count = filename[: -len(".gguf")].rpartition("-of-")
-    if of and len(count) == 5 and count.isdecimal() and head[-6:-5] == "-" and head[-5:].isdecimal():
-        return f"{head[:-5]}00001-of-{count}{filename[-len('.gguf') :]}"
-    return filename
 
 
 def choose(name: HubName, there: Iterable[str]) -> Choice:

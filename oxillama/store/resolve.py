@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 from collections.abc import Callable
@@ -100,6 +99,8 @@ def _unknown(given: str, place: str, store: Store) -> ModelNotFoundError:
 
 def _near_files(path: str) -> list[str]:
     """Names like that of a file which is missing, of its folder."""
+    import difflib
+
     folder, name = os.path.split(path)
     try:
         names = [one.name for one in os.scandir(folder or ".") if one.name.lower().endswith(".gguf")][:NEAR_FILES]

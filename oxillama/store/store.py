@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
-import secrets
 from collections.abc import Iterable, Sequence
 
 from oxillama.errors import ConfigError, LoadError
@@ -52,7 +50,7 @@ class Store:
         place = os.path.join(self.root, *repo_id.split("/"), *filename.split("/"))
         if os.path.lexists(place) and not os.path.islink(place):
             raise LoadError(f"{place} was put there by hand, and a pull replaces nothing: move it away")
-        beside = os.path.join(os.path.dirname(place), f".{secrets.token_hex(6)}.link")
+        beside = os.path.join(os.path.dirname(place), f".{os.urandom(6).hex()}.link")
         try:
             os.makedirs(os.path.dirname(place), exist_ok=True)
             os.symlink(path, beside)
@@ -111,6 +109,8 @@ def nearest_names(entries: Sequence[Entry], name: str) -> list[str]:
     """Names of the three models whose names are most like one that means none."""
     if len(name) > LONGEST:
         return []
+    import difflib  # which most names don't need
+
     wanted = folded(name)
     known: dict[str, str] = {}
     for entry in entries:

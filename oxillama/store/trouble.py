@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -60,6 +58,9 @@ def check_reachable(what: str) -> None:
 
 def is_reachable(url: str, patience: float = PATIENCE) -> bool:
     """Whether a site, or the proxy before it, takes a connection within so many seconds, names included."""
+    import socket
+    import urllib.request
+
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     proxies = urllib.request.getproxies()
