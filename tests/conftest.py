@@ -24,6 +24,7 @@ def hub():
 @pytest.fixture
 def places(tmp_path, monkeypatch):
     """The folder that holds `store`, `hub` and `ollama`, which this process takes for its own."""
+    pytest.importorskip("huggingface_hub.constants")  # which reads the variables when it is imported
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

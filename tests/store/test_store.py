@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,8 +47,6 @@ def names():
 
 
 def test_folders(monkeypatch, tmp_path):
-    from huggingface_hub import constants
-
     for name in ("OXILLAMA_MODELS", "XDG_DATA_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "OLLAMA_MODELS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -61,10 +61,26 @@ def test_folders(monkeypatch, tmp_path):
     assert hub_cache() == f"{tmp_path}/hf/hub"
     monkeypatch.setenv("HF_HUB_CACHE", "/cache")
     assert hub_cache() == "/cache"
-    monkeypatch.undo()
-    assert hub_cache() == constants.HF_HUB_CACHE
     monkeypatch.setenv("OLLAMA_MODELS", "~/o")
-    assert ollama_folders() == [os.path.expanduser("~/o")]
+    assert ollama_folders() == [f"{tmp_path}/o"]
+
+
+SCRIPT = """
+import huggingface_hub.constants
+from oxillama.store.places import hub_cache
+assert hub_cache() == huggingface_hub.constants.HF_HUB_CACHE, (hub_cache(), huggingface_hub.constants.HF_HUB_CACHE)
+"""
+
+
+@pytest.mark.parametrize("variables", [
+    {}, {"HF_HOME": "~/hf"}, {"HF_HOME": "$HOME/hf"}, {"HF_HUB_CACHE": "/cache", "HF_HOME": "/hf"},
+    {"XDG_CACHE_HOME": "/xdg"}, {"HUGGINGFACE_HUB_CACHE": "/old"},
+])  # fmt: skip
+def test_the_cache_is_the_one_of_the_hubs_library(variables, tmp_path):
+    known = {n: v for n, v in os.environ.items() if not n.startswith(("HF_", "HUGGINGFACE_", "XDG_"))}
+    env = known | {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)} | variables
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_is_there(places):
