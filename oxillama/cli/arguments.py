@@ -70,6 +70,12 @@ recipes:
 
 A pull that was cut goes on where it ended. The files lie in the Hub's cache (HF_HOME), which other programs share; the
 store (OXILLAMA_MODELS) has links to them. HF_TOKEN opens gated repositories."""
+SERVE = """\
+recipes:
+  oxillama serve -m hf:OWNER/REPO                          one model, fetched unless it is here
+  oxillama serve --models-dir store --idle-unload 300      all of `oxillama list`'s store, each when it is asked for
+  oxillama serve --models-dir store --ollama --allow-pull  where Ollama's clients look; they may fetch models, too
+  oxillama serve --models-dir DIR --alias gpt-4o=NAME --keep-loaded NAME"""
 LIST = """\
 The store is OXILLAMA_MODELS, or oxillama/models in XDG_DATA_HOME or ~/.local/share. A GGUF file that is put there by
 hand counts, as do the Hub's cache and Ollama's models (OLLAMA_MODELS)."""
@@ -241,7 +247,7 @@ def _add_model_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     rm.add_argument("name", nargs="+", metavar="NAME", help="as `oxillama list` shows it")
     rm.add_argument("-y", "--yes", action="store_true", help="delete files that were put into the store by hand, too")
     ps = add("ps", "running", "List the models of a running server, and which are in memory.")
-    ps.add_argument("--url", metavar="URL", help="the server's address; default http://127.0.0.1:8000")
+    ps.add_argument("--url", metavar="URL", help="the server's address; default port 8000 of this machine, or 11434")
     ps.add_argument("--api-key-file", metavar="FILE", help="with its key; or give OXILLAMA_API_KEY")
     ps.add_argument("--json", action="store_true", help="print JSON")
 
@@ -277,7 +283,7 @@ def _add_tool_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     _add_quantize(add)
     _add_merge_lora(add)
     _add_pack(add)
-    serve = add("serve", "serve", "Serve models over HTTP: the APIs of OpenAI and Anthropic.")
+    serve = add("serve", "serve", "Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama.", None, "", SERVE)
     add_engine_options(serve)
     add_server_options(serve)
     add("batch", "batch", "Answer a file of requests, or the rows of a table; stopped, it goes on later.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import urllib.error
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 from oxillama.cli.models import age, table
 from oxillama.errors import ConfigError, LoadError
 from oxillama.gguf.values import printable
-from oxillama.server.config import PORT
+from oxillama.server.config import OLLAMA_PORT, PORT
 from oxillama.store.places import shown_bytes
 
 __all__ = ["ps"]
@@ -26,8 +27,7 @@ FAR = 366 * 86400.0  # seconds after which a model leaves that stays
 
 def ps(args: argparse.Namespace) -> int:
     """Prints the models of a server, with those in memory first."""
-    url = checked_url(args.url)
-    listed = asked(url, "/v1/models", args.api_key_file)
+    url, listed = found_server(args.url, args.api_key_file)
     loaded = {one.get("name"): one for one in entries(asked(url, "/api/ps", args.api_key_file), "models")}
     rows = [row for one in entries(listed, "data") if (row := described(one, loaded))["parent"] is None]
     rows.sort(key=lambda row: row["state"] != "ready")
@@ -42,6 +42,24 @@ def ps(args: argparse.Namespace) -> int:
         cells.append([printable(cell) or "-" for cell in shown])
     print("\n".join(table(cells)))
     return 0
+
+
+def found_server(given: str | None, key_file: str | None) -> tuple[str, Any]:
+    """Address and models of a server: the given one, or the first of this machine that answers. Raises LoadError."""
+    if given is None:
+        with contextlib.suppress(NoServerError):
+            return found_server(f"http://127.0.0.1:{PORT}", key_file)
+        given = f"http://127.0.0.1:{OLLAMA_PORT}"
+        try:
+            return found_server(given, key_file)
+        except NoServerError:
+            given = f"http://127.0.0.1:{PORT}"  # which the error names
+    url = checked_url(given)
+    return url, asked(url, "/v1/models", key_file)
+
+
+class NoServerError(LoadError):
+    """No server answers at an address."""
 
 
 def checked_url(given: str | None) -> str:
@@ -69,7 +87,9 @@ def asked(url: str, path: str, key_file: str | None) -> Any:
         raise LoadError(f"{url}{path} answers {error.code}{remedy}") from None
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", None) or error
-        raise LoadError(f"no server answers at {url}: {why}; start one with `oxillama serve`, or give --url") from None
+        raise NoServerError(
+            f"no server answers at {url}: {why}; start one with `oxillama serve`, or give --url"
+        ) from None
 
 
 def headers(key_file: str | None) -> dict[str, str]:

@@ -32,6 +32,7 @@ from oxillama.cli.statuses import FailedCheckError
 from oxillama.cli.values import with_sizes
 from oxillama.config import EngineConfig, field_names
 from oxillama.server.config import ENVIRONMENT, ServerConfig, from_environment, from_file, from_texts, shown_default
+from oxillama.store.names import is_path
 
 if TYPE_CHECKING:
     from oxillama.server.model_folder import ModelFolder
@@ -220,7 +221,7 @@ def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[dict
         options = engine_options(args)
         path = options["model_path"]
         check_file("--model", path)
-        name = "oxillama-default" if path is None else os.path.basename(path).removesuffix(".gguf")
+        name = "oxillama-default" if path is None else served_as(args.model, path)
         drafts = _drafts("--draft", args.draft, "--num-speculative", args.num_speculative, options)
         load = ModelLoader(options, _adapters(args))
         return [{"id": name, "path": path, "load": load, "files": files_of(load, drafts.get("load_draft")), **drafts}]
@@ -235,6 +236,12 @@ def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[dict
         if (before := places.setdefault(one["id"], i)) != i:
             raise oxillama.ConfigError(f"model[{i}].id is {one['id']!r:.60}, as model[{before}].id: give another one")
     return found
+
+
+def served_as(given: str, path: str) -> str:
+    """The id of a model: the name of its file, or the one that it was given by where that has no name of its own."""
+    stem = _stem(path)
+    return given if stem.startswith("sha256-") and not is_path(given) else stem
 
 
 def _check_no_flags(args: argparse.Namespace) -> None:
@@ -319,7 +326,7 @@ def _of_table(i: int, table: dict[str, Any]) -> dict[str, Any]:
     files = [(name, named_file(f"model[{i}].lora", file)) for name, file in adapters.items()]
     for _, file in files:
         check_adapter(f"model[{i}].lora", file)
-    name = table.get("id") or ("oxillama-default" if path is None else _stem(path))
+    name = table.get("id") or ("oxillama-default" if path is None else served_as(table["path"], path))
     draft, number = f"model[{i}].draft", f"model[{i}].num_speculative"
     drafts = _drafts(draft, table.get("draft"), number, table.get("num_speculative"), options)
     loader = ModelLoader(options, files)

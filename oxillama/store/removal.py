@@ -54,17 +54,32 @@ def _remove_pulled(entry: Entry, store: Store) -> list[str]:
             os.unlink(place)
         if not os.path.lexists(part):
             store.forget_fetched(etag)
-        elif store.has_fetched(etag):
-            freed += _remove_cached(part, blob, entry.repo_id)
-            if not os.path.exists(blob):
-                store.forget_fetched(etag)
-        else:
+        elif not store.has_fetched(etag):
             stays += 1
+        for version in versions_of(part):
+            found = os.path.realpath(version)
+            if store.has_fetched(os.path.basename(found)):
+                freed += _remove_cached(version, found, entry.repo_id)
+                if not os.path.exists(found):
+                    store.forget_fetched(os.path.basename(found))
     _remove_empty(folder, store.root)
     said = [f"removed {entry.name}: {shown_bytes(freed)}" if freed else f"removed {entry.name} from the store"]
     if stays:
         said.append(f"its file was in the Hub's cache before, and stays there: hf cache rm model/{entry.repo_id}")
     return said
+
+
+def versions_of(path: str) -> list[str]:
+    """Paths of a file of the Hub's cache at all revisions that are there."""
+    known = cached_parts(path)
+    if known is None:
+        return []
+    snapshots = os.path.join(repo_folder(known[0]), "snapshots")
+    try:
+        found = [os.path.join(snapshots, commit, known[2]) for commit in os.listdir(snapshots)]
+    except OSError:
+        return []
+    return [one for one in found if os.path.lexists(one)]
 
 
 def _remove_cached(path: str, blob: str, repo_id: str) -> int:

@@ -298,6 +298,40 @@ def test_models_that_are_given_or_pinned_stay(near_hub, engine):
     assert client.call("POST", "/admin/models/unload", b"{}").status == 403
 
 
+@pytest.mark.parametrize("name", ["hf:o/r-GGUF", "hf.co/o/r-GGUF:Q8_0", "https://huggingface.co/o/r-GGUF", "~/home",
+                                  "../store/a.gguf", "/etc/passwd", "o/r-GGUF:Q8_0"])  # fmt: skip
+def test_no_name_of_a_request_is_fetched_or_opened(near_hub, name):
+    hub_model()
+    client = serving(folder_of(near_hub, "a.gguf"), allow_pull=True)
+    shutil.copy(shipped_model(), near_hub / "home")
+    for path, body in (
+        ("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/embeddings", {"input": "x"}), ("/tokenize", {"prompt": "x"}), ("/api/generate", {"prompt": "x"}),
+        ("/api/show", {}), ("/api/embed", {"input": "x"}), ("/v1/messages/count_tokens", {"messages": []}),
+    ):  # fmt: skip
+        assert client.post(path, model=name, **body).status in (400, 404), path
+    assert Hub.requests == []
+
+
+def test_ollamas_own_client_pulls_and_deletes(near_hub):
+    ollama = pytest.importorskip("ollama")
+    from tests.server.client import serving as on_a_socket
+
+    hub_model()
+    folder = folder_of(near_hub)
+    with on_a_socket({}, models_dir=folder, allow_pull=True, allow_delete=True) as (_, port):
+        client = ollama.Client(f"http://127.0.0.1:{port}")
+        steps = list(client.pull("hf.co/o/r-GGUF", stream=True))
+        assert (steps[0].status, steps[-1].status) == ("pulling manifest", "success")
+        assert {step.total for step in steps if step.digest} == {len(MODEL)}
+        assert client.pull("hf.co/o/r-GGUF").status == "success"
+        assert [one.model for one in client.list().models] == ["o/r-GGUF:Q8_0"]
+        assert client.generate("hf.co/o/r-GGUF", "Once", options={"num_predict": 2}).done
+        assert client.delete("hf.co/o/r-GGUF").status == "success"
+        with pytest.raises(ollama.ResponseError):
+            client.generate("hf.co/o/r-GGUF", "Once")
+
+
 def test_a_client_that_leaves_stops_a_pull(near_hub):
     hub_model()
     from oxillama.server.routes.ollama_pull import Progress, Stopped

@@ -215,6 +215,15 @@ def test_bytes_that_another_revision_has_stay(near_hub):
     assert other.read_bytes() == MODEL
 
 
+def test_older_versions_that_were_pulled_go_too(near_hub):
+    put("m-Q4_K_M.gguf", MODEL, repo="o/r")
+    put("m-Q4_K_M.gguf", MODEL + b"x", repo="o/r", revision="other")
+    for name in ("hf:o/r:Q4_K_M", "hf:o/r:Q4_K_M@other"):
+        pull(read_hub_name(name), Store())
+    assert remove(Store().find("o/r"), Store()) == ["removed o/r:Q4_K_M: 5.4 MiB"]
+    assert not list((near_hub / "hub/models--o--r").rglob("*.gguf"))
+
+
 def test_links_go_and_their_files_stay(places):
     target = places / "mine.gguf"
     shutil.copy(shipped_model(), target)
