@@ -15,7 +15,7 @@ from oxillama.server.folder_models import look_at_folder
 from oxillama.server.model_folder import ModelFolder
 from oxillama.server.models import served
 from tests.hub import Hub, fail, put
-from tests.server.client import Client
+from tests.server.client import HI, Client
 
 MODEL = Path(shipped_model()).read_bytes()
 ADMIN = "Bearer admin-key-12345"
@@ -305,7 +305,7 @@ def test_no_name_of_a_request_is_fetched_or_opened(near_hub, name):
     client = serving(folder_of(near_hub, "a.gguf"), allow_pull=True)
     shutil.copy(shipped_model(), near_hub / "home")
     for path, body in (
-        ("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", {"messages": HI}),
         ("/v1/embeddings", {"input": "x"}), ("/tokenize", {"prompt": "x"}), ("/api/generate", {"prompt": "x"}),
         ("/api/show", {}), ("/api/embed", {"input": "x"}), ("/v1/messages/count_tokens", {"messages": []}),
     ):  # fmt: skip
@@ -330,6 +330,7 @@ def test_ollamas_own_client_pulls_and_deletes(near_hub):
         assert client.delete("hf.co/o/r-GGUF").status == "success"
         with pytest.raises(ollama.ResponseError):
             client.generate("hf.co/o/r-GGUF", "Once")
+        client._client.close()
 
 
 def test_a_client_that_leaves_stops_a_pull(near_hub):
