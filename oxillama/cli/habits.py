@@ -38,7 +38,7 @@ def unknown_command(given: str, commands: Iterable[str]) -> str:
     if is_model(given) or names_model(given, "chat"):
         return f"a model is given with -m, after a command: oxillama chat -m {given}"
     near = COMMANDS.get(given.lower()) or nearest(given.lower(), list(commands))
-    return f"there is no command {given!r:.80}" + (f"; did you mean oxillama {near}?" if near else "")
+    return f"invalid choice: {given!r:.80} is no command" + (f"; did you mean oxillama {near}?" if near else "")
 
 
 def model_in_place_of_text(command: str, texts: Sequence[str], given: str | None) -> str | None:

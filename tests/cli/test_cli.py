@@ -127,7 +127,7 @@ def test_run_options_reach_the_engine(run, engine):
         (["run", "x", "--override", "abc"], "--override must be KEY=VALUE, not 'abc'"),
         (["run", "x", "--override", "llama.block_count=none"], "llama.block_count"),
         (["run", "word " * 2000], "--context-size is 1024"),
-        (["frobnicate"], "there is no command 'frobnicate'; see `oxillama --help`"),
+        (["frobnicate"], "invalid choice: 'frobnicate'"),
         (["info", "no.gguf"], "no.gguf"),
         (["info", "-c", "0"], "--context-size must"),
         (["tokenize", "x", "-m", "no.gguf"], "no.gguf"),

@@ -148,11 +148,11 @@ def test_models_of_a_running_server(run, stored):
         (["run", "hf:o/r"], "oxillama pull hf:o/r, then"),
         (["run", "hf.co/o/r:Q8_0"], "oxillama pull hf:o/r:Q8_0, then"),
         (["embed", "o/r:Q8_0"], "oxillama pull hf:o/r:Q8_0, then"),
-        (["rnu", "x"], "there is no command 'rnu'; did you mean oxillama run?"),
+        (["rnu", "x"], "invalid choice: 'rnu' is no command; did you mean oxillama run?"),
         (["ls"], "did you mean oxillama list?"),
         (["--debug", "sevre"], "did you mean oxillama serve?"),
         (["stories"], "a model is given with -m, after a command: oxillama chat -m stories"),
-        (["xyzzy"], "there is no command 'xyzzy'; see `oxillama --help`"),
+        (["xyzzy"], "invalid choice: 'xyzzy' is no command; see `oxillama --help`"),
     ],
 )  # fmt: skip
 def test_habits(run, stored, args, message):
