@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = ["DEFAULT", "FolderLoader", "ModelFolder"]
 
 log = logging.getLogger("oxillama")
 
+REST = 50  # looking at the folder takes this part of the time at most
 DEFAULT = "oxillama-default"  # id of the model that ships with the package
 
 
@@ -51,6 +53,7 @@ class ModelFolder:
         self.options = {name: value for name, value in (options or {}).items() if name != "model_path"}
         self._aliases = [pair_of(one) for one in config.alias]
         self.entries: dict[str, Entry] = {}
+        self._due = 0.0
         self.scan()
         self._pinned = [self._named("keep_loaded", name).name for name in config.keep_loaded]
         for alias, name in self._aliases:
@@ -71,13 +74,21 @@ class ModelFolder:
 
     def scan(self) -> bool:
         """Looks what is in the folder. Whether it is something else than before."""
+        began = time.monotonic()
         found: dict[str, Entry] = {}
         for entry in self.store.entries():
             if not entry.fault and not is_companion(entry.filename or entry.place):
                 found.setdefault(entry.name, entry)
         changed = found != self.entries
         self.entries = found
+        now = time.monotonic()
+        self._due = now + REST * (now - began)
         return changed
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to look again: a folder that takes long to look at is looked at less often."""
+        return time.monotonic() >= self._due
 
     def find(self, name: str) -> Entry | None:
         """The model that a name means, also one that is not served under it. None for a name of none or of several."""

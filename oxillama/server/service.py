@@ -137,7 +137,8 @@ class Service:
         while True:
             await asyncio.sleep(min(idle or LOOK, LOOK))
             self.models.look_at_files()
-            await look_at_folder(self.models)
+            if self.models.folder is not None and self.models.folder.is_due:
+                await look_at_folder(self.models)
             if idle:
                 await self.models.unload_idle()
 

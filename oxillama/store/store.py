@@ -23,7 +23,8 @@ LONGEST = 200  # characters of a name whose nearest are looked for
 class Store:
     """A folder of models.
 
-    root: the folder; it needn't be there. alone: nothing but the folder counts: neither the Hub's cache nor Ollama's.
+    root: the folder; it needn't be there. alone: nothing but the folder counts, which may be one of Ollama's, and
+    neither the Hub's cache nor Ollama's own folder.
     """
 
     def __init__(self, root: str | None = None, *, alone: bool = False) -> None:
@@ -34,7 +35,7 @@ class Store:
         """All models, those of the folder first. Headers are not read."""
         found = folder_entries(self.root)
         if self.alone:
-            return found
+            return found + ollama_entries([self.root])  # a folder of Ollama's, which others aren't
         linked = {(entry.repo_id, entry.filename) for entry in found if entry.source == "pulled" and not entry.fault}
         found += [entry for entry in cached_entries() if (entry.repo_id, entry.filename) not in linked]
         return found + ollama_entries()

@@ -167,6 +167,29 @@ class InUse:
         self.model.n_open -= 1
 
 
+def test_a_folder_that_takes_long_is_looked_at_less_often(places, monkeypatch):
+    folder = ModelFolder(ServerConfig(models_dir=folder_of(places, "a.gguf")))
+    times = iter((100.0, 100.5, 100.6, 124.0, 126.0))
+    monkeypatch.setattr("time.monotonic", lambda: next(times))
+    folder.scan()
+    assert [folder.is_due for _ in range(3)] == [False, False, True]
+
+
+def test_a_folder_of_ollamas(places):
+    blob = places / "ollama/blobs" / f"sha256-{'a' * 64}"
+    manifest = places / "ollama/manifests/registry.ollama.ai/library/tiny/latest"
+    for path in (blob, manifest):
+        path.parent.mkdir(parents=True)
+    shutil.copy(shipped_model(), blob)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{'a' * 64}"}
+    manifest.write_text(json.dumps({"layers": [layer]}))
+    client = serving(str(places / "ollama"), allow_delete=True)
+    assert state(client) == {"tiny:latest": "idle"}
+    assert completed(client, "tiny").status == 200
+    answer = client.call("DELETE", "/api/delete", b'{"model": "tiny"}')
+    assert (answer.status, blob.exists(), manifest.exists()) == (403, True, True)
+
+
 # ---- pull and delete
 
 
