@@ -130,6 +130,8 @@ def is_model(text: str) -> bool:
     """Whether a word is the name of a GGUF file rather than text."""
     if text.lower().endswith(".gguf") and not any(c.isspace() for c in text.strip()):
         return True
+    if "\0" in text:
+        return False
     path = os.path.expanduser(text)
     if not os.path.isfile(path):  # false for invalid names, and for a pipe, whose reading may never end
         return False

@@ -33,8 +33,7 @@ def find_model(given: str | os.PathLike[str], place: str = "model_path", *, fetc
     """
     if not isinstance(given, str):
         return os.path.expanduser(os.fspath(given))
-    if "\0" in given:
-        raise ConfigError(f"{place} must be a path or a name of a model without null characters, not {given!r:.120}")
+    _check_null(given, place)
     path = os.path.expanduser(given)
     if os.path.isfile(path):  # a folder of that name is no model, and hides none
         return path
@@ -54,6 +53,11 @@ def find_model(given: str | os.PathLike[str], place: str = "model_path", *, fetc
     if not os.path.lexists(path) and (near := _near_files(path)):
         raise ModelNotFoundError(f"{path}: there is no such file; did you mean {' or '.join(near)}?")
     return path
+
+
+def _check_null(given: str, place: str) -> None:
+    if "\0" in given:
+        raise ConfigError(f"{place} must be a path or a name of a model without null characters, not {given!r:.120}")
 
 
 def _fetching(repo_id: str, quant: str | None) -> str:
@@ -114,6 +118,7 @@ def _near_files(path: str) -> list[str]:
 def kept_path(given: str | os.PathLike[str]) -> str:
     """A model as settings keep it that go to other processes: a name as it is, the path of a file from the root."""
     text = os.fspath(given)
+    _check_null(text, "model")
     if isinstance(given, str) and is_name(given):
         return text
     return os.path.abspath(os.path.expanduser(text))

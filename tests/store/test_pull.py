@@ -1,6 +1,8 @@
 """Pulling from a stand-in for the Hub: what is chosen, resumed, checked, linked; and what goes wrong."""
 
+import errno
 import hashlib
+import io
 import os
 import shutil
 import stat
@@ -288,6 +290,23 @@ def test_a_large_file_is_stopped_and_gone_on_with(near_hub, monkeypatch):
     assert seen[-1][1] == 60 << 30
     (part,) = blobs(near_hub, "o/huge")
     assert os.path.getsize(near_hub / "hub/models--o--huge/blobs" / part) < 64 << 20
+
+
+def test_a_full_disk_leaves_what_came(near_hub, monkeypatch):
+    put("m.gguf", DATA)
+    from oxillama.store import transfer
+
+    class Full(io.FileIO):
+        def write(self, data):
+            if self.tell() + len(data) > 1 << 17:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    monkeypatch.setattr(transfer, "open", lambda descriptor, mode, buffering: Full(descriptor, mode), raising=False)
+    with pytest.raises(LoadError, match=r"could not be written after .*: No space left on device; what came stays"):
+        pulled("hf:owner/model/m.gguf")
+    monkeypatch.undo()
+    assert blobs(near_hub)[0].endswith(SUFFIX)
 
 
 def test_more_bytes_than_were_told(near_hub, monkeypatch):

@@ -1,12 +1,16 @@
 """Names where paths are taken: what they mean, and what is said of those that mean nothing."""
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import oxillama as ox
+from oxillama.cli.habits import model_in_place_of_text, unknown_command
 from oxillama.core.loading import shipped_model
 from oxillama.errors import ConfigError, ModelNotFoundError
 from oxillama.store.resolve import find_model, is_name, kept_path
@@ -39,8 +43,8 @@ def test_paths_and_names(stored, monkeypatch):
 
 
 def test_engines_by_name(stored):
-    for given in ("stories", "~/home.gguf", "stories:q8_0"):
-        with ox.load(given, num_threads=1) as engine:
+    for name in ("stories", "~/home.gguf", "stories:q8_0"):
+        with ox.load(name, num_threads=1) as engine:
             assert os.path.isabs(engine.config.model_path)
             snapshot = engine.snapshot_bytes()
     with ox.load("stories", num_threads=1) as engine, ox.DraftModel("stories", num_threads=1) as draft:
@@ -70,8 +74,8 @@ def test_mappers_by_name(stored):
     import pyarrow
 
     table = pyarrow.table({"text": ["Once"]})
-    for given in ("stories", "~/home.gguf"):
-        mapper = Generate(given, prompt="text", max_tokens=2, engine={"num_threads": 1})
+    for name in ("stories", "~/home.gguf"):
+        mapper = Generate(name, prompt="text", max_tokens=2, engine={"num_threads": 1})
         assert mapper(table).num_rows == 1
 
 
@@ -152,3 +156,20 @@ def test_what_settings_keep(stored, monkeypatch):
     assert kept_path(Path("stories")) == str(stored / "stories")
     assert is_name("stories")
     assert not is_name("store")  # a folder of that name
+
+
+PIECES = (
+    "hf:", "https://", "huggingface.co", "hf.co", "/", ":", "@", "..", ".", "~", "\0", "\udcff", "\n", "a", "Q4_K_M",
+    ".gguf", "resolve", "main", "?", "#", "%2e", "[", "]", "é", " ", "-", "\\", "x" * 300, "latest", "o/r", "//",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=9))
+def test_any_text_is_a_path_a_name_or_a_typed_error(pieces):
+    text = "".join(pieces)
+    for call in (
+        lambda: find_model(text, fetch=False), lambda: kept_path(text), lambda: is_name(text),
+        lambda: model_in_place_of_text("run", [text], None), lambda: unknown_command(text, ["run"]),
+    ):  # fmt: skip
+        with contextlib.suppress(ox.OxiLlamaError):
+            call()
