@@ -18,6 +18,7 @@ from oxillama._util.blas import import_numpy
 from oxillama._util.checks import check_int, nearest
 from oxillama._util.settings import settings_of
 from oxillama.cli.files import model_file, named_file, named_model
+from oxillama.cli.flags import flag_of
 from oxillama.cli.options import NAMED, engine_options
 from oxillama.cli.served_files import (
     DraftLoader,
@@ -144,6 +145,13 @@ def _read(args: argparse.Namespace) -> tuple[ServerConfig, list[dict[str, Any]]]
     check_exposure(config, bool(users))
     check_places(config)
     if config.models_dir is not None and not models and args.model is None:
+        for name in ("draft", "num_speculative", "lora", "lora_scaled", "packed"):
+            if getattr(args, name) and getattr(args, name) is not True:
+                raise oxillama.ConfigError(f"{flag_of(name)} is for one model: give -m, or [[model]] in a file")
+        if config.served_model_name:
+            raise oxillama.ConfigError(
+                "served_model_name is for one model: those of a folder have alias, as NAME=MODEL"
+            )
         return config, []  # those of the folder
     return config, _served(args, models)
 

@@ -36,8 +36,9 @@ def report(config: ServerConfig, described: list[dict[str, Any]], folder: ModelF
     Raises ConfigError, which names the setting and its file, for what would keep the server from serving; LoadError and
     its children for a model's file.
     """
-    described = [*described, *([] if folder is None else folder.described())]
-    models = [_model(one) for one in described]
+    of_folder = [] if folder is None else folder.described()
+    models = [*map(_model, described), *map(_model_or_fault, of_folder)]
+    described = [*described, *of_folder]
     served = [ServedModel(**one) for one in described]
     service = Service(Models(served, config) if served else Models([], config, folder), config)
     App(service)
@@ -92,6 +93,14 @@ def _model(one: Mapping[str, Any]) -> dict[str, Any]:
         "load": "start" if one.get("at_start", True) else "demand", **facts, "lora": adapters, "draft": draft,
         "num_speculative": one.get("num_speculative"), "options": options,
     }  # fmt: skip
+
+
+def _model_or_fault(one: Mapping[str, Any]) -> dict[str, Any]:
+    """A model of a folder; one that can't be loaded keeps no server from serving the others."""
+    try:
+        return _model(one)
+    except oxillama.ConfigError as error:
+        return {"id": one["id"], "path": one["path"], "fault": str(error)}
 
 
 def _plain(value: Any) -> Any:

@@ -315,6 +315,8 @@ class Models:
     @property
     def all_failed(self) -> bool:
         """Whether no model could be loaded, so that none can ever answer."""
+        if self.folder is not None:  # where another one may come
+            return False
         return all(model.state == "failed" and model.fault is None for model in self.all.values())
 
     def find(self, name: str | None) -> Chosen:
@@ -581,6 +583,8 @@ def served(engines: Mapping[str, Any] | Any, config: ServerConfig, folder: Model
         found.append(ServedModel(name or slug(engine.engine.model_config.name), engine))
     if found and config.served_model_name:
         found[0].aliases = (*found[0].aliases, *config.served_model_name)
+    if config.served_model_name and not found and config.models_dir is not None:
+        raise ConfigError("served_model_name is for a model that is given: the folder's have alias, as NAME=MODEL")
     if folder is None and config.models_dir is not None:
         folder = ModelFolder(config)
     return Models(found, config, folder)

@@ -193,6 +193,9 @@ def test_ages():
         (["--alias", "a=b"], "--alias is for the models of a folder: give --models-dir, too"),
         (["--models-dir", "/no/such"], "--models-dir /no/such: there is no such folder"),
         (["--models-dir", "store", "--keep-loaded", "nothing"], "--keep-loaded 'nothing' is no model of"),
+        (["--models-dir", "store", "--draft", "lookup"], "--draft is for one model: give -m, or [[model]] in a file"),
+        (["--models-dir", "store", "--lora", "x"], "--lora is for one model"),
+        (["--models-dir", "store", "--served-model-name", "x"], "--served-model-name is for one model"),
         (["--host", "0.0.0.0"], "give --api-key-file, or --insecure-no-key"),
     ],
 )
@@ -213,11 +216,10 @@ def test_errors_name_keys_of_a_file(run, stored):
 
 
 def test_a_folder_is_checked(run, stored):
-    (stored / "store/sub/broken.gguf").unlink()
     status, out, _ = run("serve", "--check-config", "--models-dir", "store", "--alias", "tales=stories", "-t", 1)
     found = json.loads(out)
     assert status == 0
-    assert [(one["id"], one["aliases"], one["load"]) for one in found["models"]] == [
-        ("stories-Q8_0", ["tales"], "demand")
-    ]
-    assert found["files"] == {"models_dir": "1 models"}
+    stories, broken = found["models"]
+    assert (stories["id"], stories["aliases"], stories["load"]) == ("stories-Q8_0", ["tales"], "demand")
+    assert (broken["id"], "GGUF version" in broken["fault"]) == ("sub/broken", True)
+    assert found["files"] == {"models_dir": "2 models"}

@@ -167,6 +167,17 @@ class InUse:
         self.model.n_open -= 1
 
 
+def test_a_model_that_can_not_be_loaded_ends_no_server(places):
+    folder = folder_of(places)
+    (places / "store/broken.gguf").write_bytes(b"GGUF junk")
+    client = serving(folder)
+    assert completed(client, "broken").status == 503
+    assert state(client) == {"broken": "failed"}
+    assert not client.app.service.models.all_failed
+    folder_of(places, "broken.gguf")
+    assert completed(client, "broken").status == 200
+
+
 def test_a_folder_that_takes_long_is_looked_at_less_often(places, monkeypatch):
     folder = ModelFolder(ServerConfig(models_dir=folder_of(places, "a.gguf")))
     times = iter((100.0, 100.5, 100.6, 124.0, 126.0))
