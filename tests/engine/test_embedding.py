@@ -40,7 +40,8 @@ def test_codes_are_within_half_a_step(values):
     largest = np.abs(x).max()
     assert not largest or np.abs(codes).max() == 127
     # Half a code, and the float's own rounding on the way.
-    assert np.abs(codes * (float(largest) / 127) - x).max() <= largest / 127 * (0.5 + 1e-5)
+    step = float(largest) / 127
+    assert np.abs(codes * step - x).max() <= step * (0.5 + 1e-5)
 
 
 @settings(deadline=None)

@@ -8,8 +8,10 @@ import oxillama as ox
 import oxillama.data as oxd
 from oxillama.core.batch import BatchPrompt
 from oxillama.core.beam_rounds import BeamSearchOptions
-from oxillama.core.embedding import DiffuseOptions, EmbedOptions, RerankOptions
+from oxillama.core.denoising import DiffuseOptions
+from oxillama.core.embedding import EmbedOptions
 from oxillama.core.options import BatchOptions, ChatOptions, GenerateOptions, InfillOptions, StreamOptions
+from oxillama.core.ranking import RerankOptions
 from oxillama.core.session import SessionOptions
 from oxillama.sampler_config import SamplingOptions
 from oxillama.snapshot.restore import RestoreOptions
