@@ -289,7 +289,8 @@ give_names("oxillama.snapshot", ("dump", "dumps", "load", "loads"), "oxillama.en
 
 
 def load(model_path: ModelSource = None, **fields: Unpack[EngineOptions]) -> Engine:
-    """Loads a model: from a path, from the bytes of a file, or the small one that ships with the package.
+    """Loads a model: from a path, by a name of the store or of the Hugging Face Hub (`hf:OWNER/REPO:QUANT`), from the
+    bytes of a file, or the small one that ships with the package.
 
     `fields` are those of `EngineConfig`. Raises LoadError and its children, ConfigError, or TypeError for an unknown
     field.

@@ -246,7 +246,10 @@ class EngineConfig:
     """
 
     model_path: ModelSource = setting(
-        None, "a GGUF file, the bytes of one, or None for the model that ships with the package.", check=_source
+        None,
+        "a GGUF file, a name of the store or of the Hub (hf:OWNER/REPO:QUANT), the bytes of a file, or None for the "
+        "model that ships with the package.",
+        check=_source,
     )
     tokenizer_path: Path | None = setting(None, "another GGUF file to take the tokenizer from.", check=_path)
     context_size: int | None = setting(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
 
 from oxillama.errors import ConfigError, LoadError, ModelNotFoundError
@@ -58,6 +58,14 @@ def shard_names(filename: str) -> list[str]:
     return [f"{base}-{i:05}-of-{count}.gguf" for i in range(1, int(count) + 1)]
 
 
+def first_of(filename: str) -> str:
+    """The first file of the split model that a file is a part of."""
+    head, of, count = filename[: -len(".gguf")].rpartition("-of-")
+    if of and len(count) == 5 and count.isdecimal() and head[-6:-5] == "-" and head[-5:].isdecimal():
+        return f"{head[:-5]}00001-of-{count}{filename[-len('.gguf') :]}"
+    return filename
+
+
 def _cached(repo_id: str, filename: str, revision: str | None) -> str:
     # Not hf_hub_download(local_files_only=True): that asks the Hub for other things all the same.
     try:
@@ -81,30 +89,22 @@ def _named(repo_id: str, filename: str, revision: str | None) -> str:
 
 def _fetch(repo_id: str, filename: str, revision: str | None) -> str:
     try:
-        from huggingface_hub import constants, hf_hub_download
-        from huggingface_hub import errors as hub_errors
+        import huggingface_hub  # noqa: F401
     except ImportError as error:
-        raise LoadError(f"from_hub needs huggingface_hub, which can't be imported ({error})") from error
-    what = _named(repo_id, filename, revision)
-    absent = (
-        hub_errors.EntryNotFoundError,
-        hub_errors.LocalEntryNotFoundError,
-        hub_errors.RepositoryNotFoundError,
-        hub_errors.RevisionNotFoundError,
-    )
+        raise LoadError(f"the Hub needs huggingface_hub, which can't be imported ({error})") from error
+    from oxillama.store.progress import DownloadBar
+    from oxillama.store.transfer import remote_file, transfer
+    from oxillama.store.trouble import is_absent
+
     try:
-        return os.fspath(hf_hub_download(repo_id, filename, revision=revision))
-    except hub_errors.HFValidationError as error:
-        raise ConfigError(f"repo_id must be 'owner/name', not {repo_id!r}: {_first_line(error)}") from error
-    except absent as error:
-        if constants.HF_HUB_OFFLINE:
-            raise ModelNotFoundError(
-                f"{what} is not in the local cache, and HF_HUB_OFFLINE forbids to download it: unset it, or fetch the "
-                "file beforehand"
-            ) from error
-        raise ModelNotFoundError(f"can't get {what} from the Hub: {_first_line(error)}") from error
-    except Exception as error:  # its releases raise the errors of different HTTP libraries
-        raise LoadError(f"can't get {what} from the Hub: {_first_line(error)}") from error
+        file = remote_file(repo_id, filename, revision)
+    except LoadError as error:
+        if not is_absent(error.__cause__):  # what is here counts where the Hub gives no answer
+            with contextlib.suppress(LoadError):
+                return _cached(repo_id, filename, revision)
+        raise
+    with DownloadBar() as bar:
+        return transfer(file, bar)[0]
 
 
 def _first_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     ("errors", "_util", "sampler_config", "keywords", "text_settings", "config", "metrics", "layer_state"),
     ("kernels",),
-    ("gguf", "kv_cache", "tokenizer", "chat", "grammar", "hub"),
+    ("gguf", "kv_cache", "tokenizer", "chat", "grammar", "hub", "store"),
     ("models", "sampling", "lora", "offload"),
     ("scheduling", "drafts"),
     ("core",),

@@ -14,8 +14,8 @@ from oxillama._util.signals import DeferredInterrupt
 from oxillama.cli.batch_options import add_batch_options
 from oxillama.cli.constraints import CONSTRAINT_FLAGS
 from oxillama.cli.denoise import add_diffuse_options, diffuse_settings
-from oxillama.cli.files import is_model
 from oxillama.cli.flags import draft_settings, flag_of, sampling_settings, text_settings
+from oxillama.cli.habits import model_in_place_of_text, unknown_command
 from oxillama.cli.options import add_engine_options, add_model_option, add_text_options
 from oxillama.cli.serve import add_server_options
 from oxillama.cli.values import OFFLOAD_FLAGS, add_offload
@@ -46,6 +46,7 @@ FLAGS |= {
         "top_n",
         "template",
         "draft",
+        "tool_format",
     )
 }
 FLAGS |= {one.name: flag_of(one.name) for one in sampling_settings()} | CONSTRAINT_FLAGS | OFFLOAD_FLAGS
@@ -57,15 +58,29 @@ def flags() -> dict[str, str]:
     return FLAGS | {one.name: flag_of(one.name) for one in found}
 
 
-# Arguments after the model, of commands that take a text.
-TEXTS = {
-    "run": ' "PROMPT"',
-    "diffuse": ' "PROMPT"',
-    "tokenize": ' "TEXT"',
-    "embed": ' "TEXT"',
-    "rerank": ' "QUERY" "TEXT"',
-}
 ONE_TEXT = ("run", "diffuse", "tokenize")
+
+PULL = """\
+recipes:
+  oxillama pull hf:bartowski/Llama-3.2-1B-Instruct-GGUF          Q4_K_M, or what is nearest to it
+  oxillama pull hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0     another quantisation
+  oxillama pull hf:OWNER/REPO/FILE.gguf                          one file: a projector, a draft
+  oxillama pull https://huggingface.co/OWNER/REPO/blob/main/FILE.gguf
+  oxillama chat -m bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M   talk to what was pulled
+
+A pull that was cut goes on where it ended. The files lie in the Hub's cache (HF_HOME), which other programs share; the
+store (OXILLAMA_MODELS) has links to them. HF_TOKEN opens gated repositories."""
+SERVE = """\
+recipes:
+  oxillama serve -m hf:OWNER/REPO                          one model, fetched unless it is here
+  oxillama serve --models-dir store --idle-unload 300      all of `oxillama list`'s store, each when it is asked for
+  oxillama serve --models-dir store --ollama --allow-pull  where Ollama's clients look; they may fetch models, too
+  oxillama serve --models-dir DIR --alias gpt-4o=NAME --keep-loaded NAME"""
+LIST = """\
+The store is OXILLAMA_MODELS, or oxillama/models in XDG_DATA_HOME or ~/.local/share. A GGUF file that is put there by
+hand counts, as do the Hub's cache and Ollama's models (OLLAMA_MODELS)."""
+RM = """\
+Links go, and of the Hub's cache what `oxillama pull` had put there. Files of other programs stay."""
 
 
 Fill = Callable[[argparse.ArgumentParser], None]
@@ -107,11 +122,16 @@ def make_parser(*, whole: bool = False) -> argparse.ArgumentParser:
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
 
-    def add(name: str, module: str, text: str, fill: Fill | None = None) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False, fill=fill)
+    def add(
+        name: str, module: str, text: str, fill: Fill | None = None, function: str = "", recipes: str = ""
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            name, help=text, description=text, allow_abbrev=False, fill=fill, epilog=recipes or None,
+            formatter_class=argparse.RawDescriptionHelpFormatter if recipes else argparse.HelpFormatter,
+        )  # fmt: skip
         # Given before or after the command; the default is the parser's above.
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-        command.set_defaults(command=_lazy(module, name.replace("-", "_")), parser=command)
+        command.set_defaults(command=_lazy(module, function or name.replace("-", "_")), parser=command)
         if whole:
             command.fill_in()
         return command
@@ -121,11 +141,15 @@ def make_parser(*, whole: bool = False) -> argparse.ArgumentParser:
         add_diffuse_options)  # fmt: skip
     add("chat", "chat", "Talk to a model. /help lists what can be typed; Ctrl-C stops an answer, Ctrl-D leaves.",
         _add_chat_options)  # fmt: skip
-    info = add("info", "tools", "Tell what is in a GGUF file.")
-    info.add_argument("file", nargs="?", metavar="FILE", help="the same as -m FILE")
-    add_model_option(info)
-    info.add_argument("-c", "--context-size", type=int, metavar="N", help="for the memory estimate")
-    add_offload(info)
+    for name in ("info", "show"):
+        info = add(name, "info", "Tell what is in a GGUF file." if name == "info" else "The same as info.",
+                   function="info")  # fmt: skip
+        info.add_argument("file", nargs="?", metavar="FILE", help="the same as -m FILE")
+        add_model_option(info)
+        info.add_argument("-c", "--context-size", type=int, metavar="N", help="for the memory estimate")
+        info.add_argument("--json", action="store_true", help="print JSON")
+        add_offload(info)
+    _add_model_commands(add)
     _add_tool_commands(add)
     return parser
 
@@ -136,6 +160,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     Without a command it ends with the help and status 1, as git does.
     """
     parser = make_parser()
+    check_command(parser, arguments)
     args, unknown = parser.parse_known_args(arguments)
     if args.command is None:
         if unknown:
@@ -146,6 +171,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown:
         args.parser.error(unrecognized(args.parser, unknown))
     return args
+
+
+def check_command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Ends the process for a command that there isn't, with what was meant."""
+    known = next(one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    given = next((one for one in arguments if not one.startswith("-")), None)
+    if given is not None and given not in known:
+        parser.error(unknown_command(given, known))
 
 
 def unrecognized(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
@@ -165,12 +198,13 @@ def unrecognized(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str
 def check_model_is_no_text(args: argparse.Namespace, unknown: Sequence[str]) -> None:
     """Ends the process if a model's file is given as the text, with the command line that was meant."""
     command = args.parser.prog.split()[-1]
-    texts = [getattr(args, name, None) for name in ("prompt", "text", "query")]
     if not hasattr(args, "model"):
         return
-    for text in [*(text[0] if isinstance(text, list) and text else text for text in texts), *unknown]:
-        if isinstance(text, str) and not text.startswith("-") and is_model(text):
-            args.parser.error(f"a model's file is given with -m: oxillama {command} -m {text}{TEXTS.get(command, '')}")
+    given = [getattr(args, name, None) for name in ("prompt", "text", "query")]
+    texts = [*(text[0] if isinstance(text, list) and text else text for text in given), *unknown]
+    message = model_in_place_of_text(command, [text for text in texts if isinstance(text, str)], args.model)
+    if message is not None:
+        args.parser.error(message)
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -198,6 +232,24 @@ def _add_chat_options(chat: argparse.ArgumentParser) -> None:
         "--tool-format", metavar="NAME", help=f"how it writes calls, if its template doesn't tell: {formats}"
     )
     add_text_options(chat)
+
+
+def _add_model_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+    pull = add("pull", "models", "Fetch a model of the Hugging Face Hub by its name.", None, "command_pull", PULL)
+    pull.add_argument("name", nargs="+", metavar="NAME", help="hf:OWNER/REPO[:QUANT], or an address of the Hub")
+    pull.add_argument("--revision", metavar="REV", help="branch, tag or commit; default main")
+    pull.add_argument("--json", action="store_true", help="print a line of JSON for each")
+    listed = add("list", "models", "List the models that are here, by the headers of their files.", None,
+                 "command_list", LIST)  # fmt: skip
+    listed.add_argument("name", nargs="?", metavar="TEXT", help="only those with this in a name")
+    listed.add_argument("--json", action="store_true", help="print JSON")
+    rm = add("rm", "models", "Remove models from the store.", None, "command_rm", RM)
+    rm.add_argument("name", nargs="+", metavar="NAME", help="as `oxillama list` shows it")
+    rm.add_argument("-y", "--yes", action="store_true", help="delete files that were put into the store by hand, too")
+    ps = add("ps", "running", "List the models of a running server, and which are in memory.")
+    ps.add_argument("--url", metavar="URL", help="the server's address; default port 8000 of this machine, or 11434")
+    ps.add_argument("--api-key-file", metavar="FILE", help="with its key; or give OXILLAMA_API_KEY")
+    ps.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_tool_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -231,7 +283,7 @@ def _add_tool_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     _add_quantize(add)
     _add_merge_lora(add)
     _add_pack(add)
-    serve = add("serve", "serve", "Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama.")
+    serve = add("serve", "serve", "Serve models over HTTP: the APIs of OpenAI, Anthropic and Ollama.", None, "", SERVE)
     add_engine_options(serve)
     add_server_options(serve)
     add("batch", "batch", "Answer a file of requests, or the rows of a table; stopped, it goes on later.",

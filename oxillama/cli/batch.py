@@ -48,7 +48,7 @@ def batch(args: argparse.Namespace) -> int:
         _check_requests(args, source, options)
     check_paths(source, output)
     began = time.perf_counter()
-    with load_engine(args) as engine, draft_options(args) as drafting:
+    with load_engine(args) as engine, draft_options(args) as drafting, _named_by_flags():
         if tables:
             report = _map(args, engine, source, output, {**options, **drafting}, job)
         else:
@@ -83,6 +83,23 @@ def _map(
     )  # fmt: skip
     with _cancelled_by_interrupts() as cancel:
         return map_file(mapper, source, output, cancel=cancel, **job)
+
+
+# Flags by what the library calls their values.
+FLAGS = {"request_timeout": "--deadline", "prompt": "--prompt-column", "messages": "--messages-column",
+         "output": "--output-column"}  # fmt: skip
+
+
+@contextlib.contextmanager
+def _named_by_flags() -> Iterator[None]:
+    """Errors inside name the flags whose values are wrong."""
+    try:
+        yield
+    except oxillama.ConfigError as error:
+        name, space, rest = str(error).partition(" ")
+        if name not in FLAGS or type(error) is not oxillama.ConfigError:
+            raise
+        raise oxillama.ConfigError(f"{FLAGS[name]}{space}{rest}") from error
 
 
 @contextlib.contextmanager

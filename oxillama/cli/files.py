@@ -9,59 +9,94 @@ import sys
 
 from oxillama._util.signals import DeferredInterrupt
 from oxillama._util.text_files import read_text
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, LoadError
+from oxillama.store.names import read_hub_name
+from oxillama.store.resolve import find_model
 
-__all__ = ["is_model", "model_file", "named_file", "output_file", "read_text_file", "scaled"]
+__all__ = [
+    "import_hub",
+    "is_model",
+    "model_file",
+    "named_file",
+    "named_model",
+    "note",
+    "output_file",
+    "read_text_file",
+    "scaled",
+]
 
-HUB = "hf:"
 MAGIC = b"GGUF"
 
 
 def model_file(name: str, given: str | None) -> str | None:
-    """A file as given, if any. ConfigError for an empty name, as an unset shell variable leaves it."""
-    return None if given is None else named_file(name, given, ", or leave it out for the one that ships")
+    """The path of a model, if one is given. ConfigError for an empty name, as an unset shell variable leaves it."""
+    return None if given is None else named_model(name, given, ", or leave it out for the one that ships")
 
 
-def named_file(name: str, given: str, otherwise: str = "") -> str:
-    """The path of a file to read: ~ is the home folder, and hf:OWNER/REPO/FILE is downloaded from the Hub.
+def named_model(name: str, given: str, otherwise: str = "") -> str:
+    """The path of a model to read: a file's, ~ for the home folder, a name of the store, or of the Hub, from where it
+    is fetched unless it is here.
 
-    Raises ConfigError, with the name of the argument, for what is neither; `otherwise` is said after the remedy.
-    Raises LoadError and its children for trouble with the Hub.
+    Raises ConfigError, with the name of the argument, for what is none; `otherwise` is said after the remedy. Raises
+    LoadError and its children for trouble with the Hub.
     """
     if not given:
         raise ConfigError(f"{name} is empty: give a GGUF file{otherwise}")
-    if given.startswith(HUB):
-        return _downloaded(name, given)
+    if is_hub_name(given):
+        import_hub()
+    return find_model(given, name, say=note)
+
+
+def named_file(name: str, given: str) -> str:
+    """The path of another file to read, such as an adapter: ~ is the home folder, and hf:OWNER/REPO/FILE is fetched.
+
+    Raises ConfigError, with the name of the argument, for what is neither, and what `named_model` raises.
+    """
+    if not given:
+        raise ConfigError(f"{name} is empty: give a GGUF file")
+    if is_hub_name(given):
+        hub_name = read_hub_name(given, name)
+        if hub_name is None or hub_name.filename is None:
+            raise ConfigError(f"{name} must be hf:OWNER/REPO/FILE, such as hf:owner/model-GGUF/model.gguf, not {given}")
+        return named_model(name, given)
     return os.path.expanduser(given)
+
+
+def is_hub_name(given: str) -> bool:
+    """Whether a text begins as a name or an address of the Hub."""
+    try:
+        return read_hub_name(given) is not None
+    except ConfigError:
+        return True
+
+
+def note(text: str) -> None:
+    """Tells something beside a command's output."""
+    if sys.stderr is not None:
+        from oxillama.gguf.values import printable
+
+        print(printable(text), file=sys.stderr)
+
+
+def import_hub() -> None:
+    """Imports the Hub's library, as quiet as it can be. Raises LoadError without it."""
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # it warns about every failed attempt
+    if sys.stderr is None or not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    try:
+        with DeferredInterrupt():  # before the download, which Ctrl-C stops
+            importlib.import_module("huggingface_hub")
+    except ImportError as error:
+        raise LoadError(f"the Hub needs huggingface_hub, which can't be imported ({error})") from error
 
 
 def output_file(name: str, given: str) -> str:
     """The path of a file to write. ConfigError for an empty one, and for one on the Hub."""
     if not given:
         raise ConfigError(f"{name} is empty: give the name of a file to write")
-    if given.startswith(HUB):
+    if is_hub_name(given):
         raise ConfigError(f"{name} must be a file here, not {given}: nothing is written to the Hub")
     return os.path.expanduser(given)
-
-
-def _downloaded(name: str, given: str) -> str:
-    owner, _, rest = given.removeprefix(HUB).partition("/")
-    repo, _, filename = rest.partition("/")
-    if not owner or not repo or not filename:
-        raise ConfigError(f"{name} must be hf:OWNER/REPO/FILE, such as hf:owner/model-GGUF/model.gguf, not {given}")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # it warns about every failed attempt
-    if sys.stderr is not None and sys.stderr.isatty():
-        print(f"[{filename} of {owner}/{repo} on the Hugging Face Hub]", file=sys.stderr)
-    else:
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    with DeferredInterrupt(), contextlib.suppress(ImportError):  # before the download, which Ctrl-C stops
-        importlib.import_module("huggingface_hub")
-    from oxillama.hub import download
-
-    try:
-        return download(f"{owner}/{repo}", filename)
-    except ConfigError as error:
-        raise ConfigError(f"{name} {given}: {error}") from None
 
 
 def scaled(flag: str, given: list[list[str]]) -> list[tuple[str, float]]:
@@ -95,6 +130,8 @@ def is_model(text: str) -> bool:
     """Whether a word is the name of a GGUF file rather than text."""
     if text.lower().endswith(".gguf") and not any(c.isspace() for c in text.strip()):
         return True
+    if "\0" in text:
+        return False
     path = os.path.expanduser(text)
     if not os.path.isfile(path):  # false for invalid names, and for a pipe, whose reading may never end
         return False

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 import oxillama
-from oxillama.cli.files import named_file, output_file, scaled
+from oxillama.cli.files import named_file, named_model, output_file, scaled
 
 __all__ = ["merge_lora"]
 
@@ -15,7 +15,7 @@ def merge_lora(args: argparse.Namespace) -> int:
     """Writes a model's file with adapters in its weights; the summary goes to stderr."""
     destination = output_file("OUT", args.destination)  # before anything is downloaded
     summary = oxillama.merge_lora(
-        named_file("BASE", args.base),
+        named_model("BASE", args.base),
         [(named_file("ADAPTER", args.adapter), args.scale), *scaled("--also", args.also)],
         destination,
         type=args.type,

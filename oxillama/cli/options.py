@@ -12,7 +12,7 @@ import oxillama
 from oxillama._util.signals import DeferredInterrupt
 from oxillama._util.text_files import without_mark
 from oxillama.cli.constraints import add_constraints, read_constraints
-from oxillama.cli.files import model_file, named_file, scaled
+from oxillama.cli.files import model_file, named_file, named_model, scaled
 from oxillama.cli.flags import add_flags, draft_settings, given, sampling_settings, text_settings
 from oxillama.cli.progress import LoadingLine
 from oxillama.cli.values import add_offload, biases, pairs, read_offload, size_of
@@ -37,7 +37,8 @@ def add_model_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) 
     """Adds the options that name a model."""
     parser.add_argument(
         "-m", "--model", metavar="FILE",
-        help="GGUF file, or hf:OWNER/REPO/FILE of the Hugging Face Hub; default: the model that ships with oxillama",
+        help="GGUF file, a name of `oxillama list`, or hf:OWNER/REPO[:QUANT] of the Hugging Face Hub; default: the "
+        "model that ships with oxillama",
     )  # fmt: skip
 
 
@@ -132,7 +133,7 @@ def draft_options(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         options["draft"] = args.draft
     with contextlib.ExitStack() as closing:
         if options.get("draft", "lookup") not in NAMED:
-            file = named_file("--draft", args.draft)
+            file = named_model("--draft", args.draft)
             with DeferredInterrupt():
                 options["draft"] = closing.enter_context(oxillama.DraftModel(file, num_threads=args.threads))
         yield options

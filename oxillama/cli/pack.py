@@ -9,7 +9,7 @@ from pathlib import Path
 
 from oxillama._util.checks import check_int
 from oxillama._util.signals import DeferredInterrupt
-from oxillama.cli.files import named_file, output_file
+from oxillama.cli.files import named_model, output_file
 from oxillama.cli.progress import LoadingLine
 from oxillama.config import MAX_THREADS
 from oxillama.gguf.values import printable
@@ -22,7 +22,7 @@ __all__ = ["cache", "pack"]
 def pack(args: argparse.Namespace) -> int:
     """Writes a model's packed weights, or with --verify compares their checksums; the path goes to stdout."""
     destination = None if args.destination is None else Path(output_file("OUT", args.destination))
-    model = named_file("MODEL", args.source)
+    model = named_model("MODEL", args.source)
     threads = default_num_threads() if args.threads is None else check_int("num_threads", args.threads, 1, MAX_THREADS)
     with DeferredInterrupt() as interrupt, LoadingLine(interrupt) as line:
         act = verify_model if args.verify else pack_model

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 import oxillama
-from oxillama.cli.files import named_file, output_file
+from oxillama.cli.files import named_model, output_file
 from oxillama.gguf import QuantizeSummary
 
 __all__ = ["quantize"]
@@ -16,7 +16,7 @@ def quantize(args: argparse.Namespace) -> int:
     """Writes a file again in another type, or with --dry-run only reports the changes; the summary goes to stderr."""
     destination = output_file("OUT", args.destination)  # before anything is downloaded
     summary = oxillama.gguf.quantize_file(
-        named_file("IN", args.source),
+        named_model("IN", args.source),
         destination,
         args.type,
         num_threads=args.threads,

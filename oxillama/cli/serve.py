@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,7 +17,8 @@ import oxillama
 from oxillama._util.blas import import_numpy
 from oxillama._util.checks import check_int, nearest
 from oxillama._util.settings import settings_of
-from oxillama.cli.files import model_file, named_file
+from oxillama.cli.files import model_file, named_file, named_model
+from oxillama.cli.flags import flag_of
 from oxillama.cli.options import NAMED, engine_options
 from oxillama.cli.served_files import (
     DraftLoader,
@@ -30,10 +32,12 @@ from oxillama.cli.served_files import (
 from oxillama.cli.statuses import FailedCheckError
 from oxillama.cli.values import with_sizes
 from oxillama.config import EngineConfig, field_names
-from oxillama.server.config import ServerConfig, from_environment, from_file, from_texts, shown_default
+from oxillama.server.config import ENVIRONMENT, ServerConfig, from_environment, from_file, from_texts, shown_default
+from oxillama.store.names import is_path
 from oxillama.text_settings import MAX_SPECULATIVE
 
 if TYPE_CHECKING:
+    from oxillama.server.model_folder import ModelFolder
     from oxillama.server.serve import ServerProcess
 
 __all__ = ["add_server_options", "serve"]
@@ -82,18 +86,53 @@ def serve(args: argparse.Namespace) -> int:
         return _checked(args)
     from oxillama.server import sockets
 
-    config, described = _read(args)
+    with _named_as_given(args):
+        config, described = _read(args)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # so that the library lets other threads run meanwhile
     with _signals_received() as received, sockets.listening(config) as made:
         process = _server_process()
-        from oxillama.server import app, log_output, memory, models
+        from oxillama.server import app, log_output, memory, models, service
 
-        served = [models.ServedModel(**fields) for fields in described]
-        application = app.create_app({model.id: model for model in served}, config)
-        memory.check_memory({model.id: model.weights for model in served if model.at_start})
+        with _named_as_given(args):
+            served = {fields["id"]: models.ServedModel(**fields) for fields in described}
+            application = app.App(service.Service(models.served(served, config, _folder(args, config)), config))
+        there = application.service.models.all.values()
+        memory.check_memory({model.id: model.weights for model in there if model.at_start})
         with log_output.unblocked(), log_output.log_to(sys.stderr, config.log_level, config.log_content):
             process(application, config, received).serve_on(made)
     return 0
+
+
+@contextlib.contextmanager
+def _named_as_given(args: argparse.Namespace) -> Iterator[None]:
+    """Errors inside name settings as they were given: by flags, variables, or keys of the file."""
+    try:
+        yield
+    except oxillama.ConfigError as error:
+        text = str(error)
+        shown = with_sources(text, args)
+        if shown == text or type(error) is not oxillama.ConfigError:
+            raise
+        raise oxillama.ConfigError(shown) from error
+
+
+def with_sources(text: str, args: argparse.Namespace) -> str:
+    """A message with flags and variables for the names of settings that were given by them. A setting that was not
+    given is named by its flag, unless there is a file; one that is a word as others are, only at the beginning."""
+    sources = {}
+    for name in settings_of(ServerConfig):
+        flag, variable = f"--{name.replace('_', '-')}", f"{ENVIRONMENT}{name.upper()}"
+        if getattr(args, f"server_{name}", None) is not None:
+            sources[name] = flag
+        elif variable in os.environ:
+            sources[name] = variable
+        elif not args.config:
+            sources[name] = flag
+    sources["config"] = "--config"
+    first = re.match(r"[a-z]+(?![\w=.\[])", text)
+    if first and first[0] in sources:
+        text = sources[first[0]] + text[first.end() :]
+    return re.sub(r"(?<![\w./'\"\[-])[a-z]+(?:_[a-z]+)+(?![\w./'\"=-])", lambda m: sources.get(m[0], m[0]), text)
 
 
 def _read(args: argparse.Namespace) -> tuple[ServerConfig, list[dict[str, Any]]]:
@@ -106,17 +145,27 @@ def _read(args: argparse.Namespace) -> tuple[ServerConfig, list[dict[str, Any]]]
     users, _ = keys_of(config)
     check_exposure(config, bool(users))
     check_places(config)
+    if config.models_dir is not None and not models and args.model is None:
+        for name in ("draft", "num_speculative", "lora", "lora_scaled", "packed"):
+            if getattr(args, name) and getattr(args, name) is not True:
+                raise oxillama.ConfigError(f"{flag_of(name)} is for one model: give -m, or [[model]] in a file")
+        if config.served_model_name:
+            raise oxillama.ConfigError(
+                "served_model_name is for one model: those of a folder have alias, as NAME=MODEL"
+            )
+        return config, []  # those of the folder
     return config, _served(args, models)
 
 
 def _checked(args: argparse.Namespace) -> int:
     """Prints settings, models and what they name, all of it opened. Raises FailedCheckError if something is wrong."""
     try:
-        config, described = _read(args)
-        _server_process()
-        from oxillama.cli.serve_check import report
+        with _named_as_given(args):
+            config, described = _read(args)
+            _server_process()
+            from oxillama.cli.serve_check import report
 
-        found = report(config, described)
+            found = report(config, described, _folder(args, config))
     except (oxillama.OxiLlamaError, OSError) as error:
         raise FailedCheckError(str(error)) from error
     print(json.dumps(found, indent=2, default=str))
@@ -166,13 +215,22 @@ def read_settings(args: argparse.Namespace) -> tuple[dict[str, Any], list[dict[s
     return file | from_environment() | flags, models
 
 
+def _folder(args: argparse.Namespace, config: ServerConfig) -> ModelFolder | None:
+    """The folder of models, which are loaded with the options of the command line."""
+    if config.models_dir is None:
+        return None
+    from oxillama.server.model_folder import ModelFolder
+
+    return ModelFolder(config, engine_options(args))
+
+
 def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The models of the command line, or of the file, as fields of `ServedModel`, which is imported later."""
     if not tables:
         options = engine_options(args)
         path = options["model_path"]
         check_file("--model", path)
-        name = "oxillama-default" if path is None else os.path.basename(path).removesuffix(".gguf")
+        name = "oxillama-default" if path is None else served_as(args.model, path)
         drafts = _drafts("--draft", args.draft, "--num-speculative", args.num_speculative, options)
         load = ModelLoader(options, _adapters(args))
         return [{"id": name, "path": path, "load": load, "files": files_of(load, drafts.get("load_draft")), **drafts}]
@@ -187,6 +245,12 @@ def _served(args: argparse.Namespace, tables: list[dict[str, Any]]) -> list[dict
         if (before := places.setdefault(one["id"], i)) != i:
             raise oxillama.ConfigError(f"model[{i}].id is {one['id']!r:.60}, as model[{before}].id: give another one")
     return found
+
+
+def served_as(given: str, path: str) -> str:
+    """The id of a model: the name of its file, or the one that it was given by where that has no name of its own."""
+    stem = _stem(path)
+    return given if stem.startswith("sha256-") and not is_path(given) else stem
 
 
 def _check_no_flags(args: argparse.Namespace) -> None:
@@ -233,7 +297,7 @@ def _drafts(name: str, given: Any, place: str, number: Any, options: dict[str, A
         check_int(place, number, 0, MAX_SPECULATIVE)
     if given in NAMED:
         return {"weights": weights, "draft": given, "num_speculative": number}
-    file = named_file(name, given)
+    file = named_model(name, given)
     check_file(name, file)
     check_draft(name, file, path)
     draft = DraftLoader(file, options.get("num_threads"))
@@ -269,7 +333,7 @@ def _of_table(i: int, table: dict[str, Any]) -> dict[str, Any]:
     files = [(name, named_file(f"model[{i}].lora", file)) for name, file in adapters.items()]
     for _, file in files:
         check_adapter(f"model[{i}].lora", file)
-    name = table.get("id") or ("oxillama-default" if path is None else _stem(path))
+    name = table.get("id") or ("oxillama-default" if path is None else served_as(table["path"], path))
     draft, number = f"model[{i}].draft", f"model[{i}].num_speculative"
     drafts = _drafts(draft, table.get("draft"), number, table.get("num_speculative"), options)
     loader = ModelLoader(options, files)
@@ -281,7 +345,7 @@ def _with_files(i: int, fields: dict[str, Any]) -> dict[str, Any]:
     """Fields of a model with the paths of the files that they name, which are there."""
     found = dict(fields)
     if isinstance(found.get("tokenizer_path"), str):
-        found["tokenizer_path"] = named_file(f"model[{i}].tokenizer_path", found["tokenizer_path"])
+        found["tokenizer_path"] = named_model(f"model[{i}].tokenizer_path", found["tokenizer_path"])
         check_file(f"model[{i}].tokenizer_path", found["tokenizer_path"])
     if isinstance(found.get("packed"), str):
         found["packed"] = named_file(f"model[{i}].packed", found["packed"])

@@ -21,6 +21,7 @@ from oxillama.server.app import App
 from oxillama.server.auth import keys_of
 from oxillama.server.config import ServerConfig
 from oxillama.server.memory import check_memory
+from oxillama.server.model_folder import FolderLoader, ModelFolder
 from oxillama.server.models import Models, ServedModel
 from oxillama.server.service import Service
 from oxillama.server.sockets import check_place
@@ -28,24 +29,28 @@ from oxillama.server.sockets import check_place
 __all__ = ["report"]
 
 
-def report(config: ServerConfig, described: list[dict[str, Any]]) -> dict[str, Any]:
+def report(config: ServerConfig, described: list[dict[str, Any]], folder: ModelFolder | None = None) -> dict[str, Any]:
     """Settings, models with what their files hold, and what the settings name. described: fields of `ServedModel`.
+    folder: whose models are served beside these.
 
     Raises ConfigError, which names the setting and its file, for what would keep the server from serving; LoadError and
     its children for a model's file.
     """
-    models = [_model(one) for one in described]
+    of_folder = [] if folder is None else folder.described()
+    models = [*map(_model, described), *map(_model_or_fault, of_folder)]
+    described = [*described, *of_folder]
     served = [ServedModel(**one) for one in described]
-    service = Service(Models(served, config), config)
+    service = Service(Models(served, config) if served else Models([], config, folder), config)
     App(service)
     service.residence.close()
     check_place(config)
     check_memory({one.id: one.weights for one in served if one.at_start})
+    n_models = 0 if folder is None else len(folder.entries)
     server = {name: value for name, value in asdict(config).items() if name != "api_key"}
-    return {"server": server, "models": models, "files": _files(config, service.models.template)}
+    return {"server": server, "models": models, "files": _files(config, service.models.template, n_models)}
 
 
-def _files(config: ServerConfig, template: str | None) -> dict[str, str]:
+def _files(config: ServerConfig, template: str | None, n_models: int) -> dict[str, str]:
     """Descriptions of the files and folders that settings name, by the names of the settings."""
     users, admins = keys_of(config)
     found = {
@@ -55,6 +60,8 @@ def _files(config: ServerConfig, template: str | None) -> dict[str, str]:
         "tls_cert": "fits its key",
         "tls_key": "fits its certificate",
     }
+    if config.models_dir is not None:
+        found["models_dir"] = f"{n_models} models"
     if config.lora_dir is not None:
         found["lora_dir"] = f"{len(os.listdir(config.lora_dir))} names"
     return {name: text for name, text in found.items() if getattr(config, name) is not None}
@@ -63,14 +70,16 @@ def _files(config: ServerConfig, template: str | None) -> dict[str, str]:
 def _model(one: Mapping[str, Any]) -> dict[str, Any]:
     """A model, as its file says. Raises LoadError and its children, ConfigError."""
     loader = one["load"]
-    assert isinstance(loader, ModelLoader)
-    config = EngineConfig(**loader.options)
+    assert isinstance(loader, ModelLoader | FolderLoader)
+    options = dict(loader.options) | ({"model_path": loader.path} if isinstance(loader, FolderLoader) else {})
+    config = EngineConfig(**options)
     place = f"model {one['id']!r:.60}"
     try:
         source = shipped_model() if config.model_path is None else config.model_path
         with gguf.open(source, overrides=config.overrides) as file:
             facts = _facts(file, config)
-            adapters = {name: _adapter(path, file) for name, path in loader.adapters}
+            given_adapters = loader.adapters if isinstance(loader, ModelLoader) else ()
+            adapters = {name: _adapter(path, file) for name, path in given_adapters}
         if not isinstance(config.packed, bool):
             PackedFile(Path(config.packed))
     except oxillama.OxiLlamaError as error:
@@ -84,6 +93,14 @@ def _model(one: Mapping[str, Any]) -> dict[str, Any]:
         "load": "start" if one.get("at_start", True) else "demand", **facts, "lora": adapters, "draft": draft,
         "num_speculative": one.get("num_speculative"), "options": options,
     }  # fmt: skip
+
+
+def _model_or_fault(one: Mapping[str, Any]) -> dict[str, Any]:
+    """A model of a folder; one that can't be loaded keeps no server from serving the others."""
+    try:
+        return _model(one)
+    except oxillama.ConfigError as error:
+        return {"id": one["id"], "path": one["path"], "fault": str(error)}
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +131,7 @@ class Llama:
 
     def _load(self, given: dict[str, Any]) -> None:
         config = engine_config(given)
-        self.model_path = os.fspath(given["model_path"])
+        self.model_path = os.fspath(cast(str, config.model_path))
         self.renew_lock()
         renew_at_fork(self)
         self._seed = initial_seed(given["seed"])
@@ -527,7 +527,8 @@ class Llama:
         cls, repo_id: str, filename: str | None, additional_files: list[str] | None = None, local_dir: Any = None,
         local_dir_use_symlinks: Any = "auto", cache_dir: Any = None, **given: Any,
     ) -> Self:  # fmt: skip
-        """A model of the Hugging Face Hub, from its local cache or downloaded. filename: may be a glob pattern.
+        """A model of the Hugging Face Hub, from its local cache or downloaded. filename: may be a glob pattern; None
+        where repo_id is a name as `oxillama pull` takes it: hf:OWNER/REPO, OWNER/REPO:QUANT or an address of the Hub.
 
         Raises ConfigError for no or several files of that name, and what `oxillama.from_hub` raises.
         """

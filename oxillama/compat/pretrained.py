@@ -8,6 +8,8 @@ from typing import Any
 
 from oxillama import hub
 from oxillama.errors import ConfigError, LoadError, ModelNotFoundError
+from oxillama.store.names import read_hub_name
+from oxillama.store.resolve import find_hub_model
 
 __all__ = ["fetched"]
 
@@ -22,6 +24,12 @@ def fetched(repo_id: str, filename: Any, additional: Any, folders: dict[str, Any
             raise ConfigError(f"{name} must be None, not {folder!r}: HF_HOME names the folder of the Hub's cache")
     if symlinks != "auto":
         raise ConfigError(f"local_dir_use_symlinks must be 'auto', not {symlinks!r}")
+    if filename is None and isinstance(repo_id, str) and not additional:
+        of_hub = read_hub_name(repo_id, "repo_id", bare=":" in repo_id)
+        if of_hub is not None:
+            return find_hub_model(of_hub)
+    if filename is None:
+        raise ConfigError("filename must be a file's name or a glob pattern, or None with repo_id as hf:OWNER/REPO")
     if not isinstance(filename, str):
         raise ConfigError(f"filename must be a file's name or a glob pattern, not {filename!r}")
     found = _matching(repo_id, filename)

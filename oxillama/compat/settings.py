@@ -11,6 +11,7 @@ from oxillama._util.checks import check_bool, check_float, check_int
 from oxillama.compat.keywords import REQUIRED, Keyword
 from oxillama.config import MAX_CONTEXT, EngineConfig, RopeConfig
 from oxillama.errors import ConfigError, ModelNotFoundError
+from oxillama.store.resolve import find_model
 
 __all__ = ["CONSTRUCTOR", "POOLINGS", "engine_config", "initial_seed"]
 
@@ -139,7 +140,10 @@ def engine_config(given: dict[str, Any]) -> EngineConfig:
     path = given["model_path"]
     if not isinstance(path, str | os.PathLike):
         raise ConfigError(f"model_path must be a path, not {path!r:.60}")
-    path = os.fspath(path)
+    try:
+        path = find_model(path)
+    except ModelNotFoundError as error:
+        raise NoModelError(f"Model path does not exist: {error}") from error
     if not os.path.exists(path):
         raise NoModelError(f"Model path does not exist: {path}")
     if given["n_gpu_layers"]:

@@ -45,6 +45,7 @@ from oxillama.scheduling.block_manager import n_alive
 from oxillama.scheduling.pools import MAX_CHECKPOINTS, RUNNING_SLOTS, SequencePool
 from oxillama.scheduling.scheduler import MAX_RUNNING
 from oxillama.scheduling.sequence import SourceLayout
+from oxillama.store.resolve import find_model
 from oxillama.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ __all__ = [
     "config_beside",
     "kept_bytes",
     "load_parts",
+    "located",
     "make_config",
     "make_context",
     "parts_beside",
@@ -424,6 +426,24 @@ def make_config(function: str, config: EngineConfig | None, fields: Mapping[str,
     if config is not None and not isinstance(config, EngineConfig):
         raise ConfigError(f"config must be an EngineConfig, not {type(config).__name__}; paths go to load()")
     return replace(config or EngineConfig(), **given_of(fields))
+
+
+def located(config: EngineConfig, parts: EngineParts | None = None) -> EngineConfig:
+    """`config` with the files that its names of models mean, fetched if need be (`oxillama.store`); as it is where
+    `parts` are used instead of loading.
+
+    Raises ModelNotFoundError for a name of nothing, ConfigError, and LoadError for trouble with the Hub.
+    """
+    found: dict[str, Any] = {}
+    if parts is not None:
+        return config
+    for name in ("model_path", "tokenizer_path"):
+        given = getattr(config, name)
+        if isinstance(given, str | os.PathLike):
+            path = find_model(given, name)
+            if path != os.fspath(given):
+                found[name] = path
+    return replace(config, **found) if found else config
 
 
 # Settings of how a loaded model is used; the others say how it is loaded.

@@ -11,6 +11,7 @@ from oxillama._util.checks import check_keywords, given_of
 from oxillama._util.pickling import OpenedOnce, frozen
 from oxillama.config import EngineConfig, field_names
 from oxillama.errors import ConfigError
+from oxillama.store.resolve import kept_path
 
 if TYPE_CHECKING:
     from oxillama.engine import Engine
@@ -48,7 +49,7 @@ class EngineSource:
             self._engine = model
         else:
             given = with_absolute_paths(given)
-            place = model if model is None or not isinstance(model, str | os.PathLike) else os.path.abspath(model)
+            place = kept_path(model) if isinstance(model, str | os.PathLike) else model
             self._config = EngineConfig(model_path=place, **given)
 
     @property

@@ -23,7 +23,7 @@ from oxillama.core.chat import chat_call, chat_ids, chat_request, infill_request
 from oxillama.core.context import ENGINES, EngineContext, LoadedEngine, reopened_engine, ticket_of
 from oxillama.core.conversation import Conversation
 from oxillama.core.embedding import Embeddings, EmbedOptions, EmbedPooling
-from oxillama.core.loading import EngineParts, load_parts, make_config, make_context
+from oxillama.core.loading import EngineParts, load_parts, located, make_config, make_context
 from oxillama.core.options import (
     BatchOptions,
     ChatOptions,
@@ -81,7 +81,7 @@ class Engine:
         Raises TypeError for an unknown field, ConfigError for a value out of range, LoadError and its children if the
         model can't be loaded.
         """
-        self.config = make_config("Engine", config, fields)
+        self.config = located(make_config("Engine", config, fields), parts)
         self.context: EngineContext = make_context(self.config, parts or load_parts(self.config), EngineSnapshots)
         self.tokenizer: Tokenizer = self.context.tokenizer
         self.model_config: ModelSpec = self.context.spec

@@ -10,6 +10,8 @@ from oxillama._util.checks import check_choice, check_float, check_int, check_ke
 from oxillama.config import EngineConfig, EngineOptions
 from oxillama.data.engines import with_absolute_paths
 from oxillama.errors import ConfigError
+from oxillama.store.names import read_hub_name
+from oxillama.store.resolve import find_model, is_name, kept_path
 
 if TYPE_CHECKING:
     from oxillama.server import ServerConfig
@@ -74,7 +76,9 @@ def _path(model: Any) -> str | None:
         return None
     if not isinstance(model, str | os.PathLike):
         raise ConfigError(f"model must be a path that all nodes have, or None, not {type(model).__name__}")
-    path = os.path.abspath(os.path.expanduser(os.fspath(model)))
+    path = kept_path(model)
+    if is_name(path):
+        return path if read_hub_name(path) is not None else find_model(path, "model", fetch=False)
     if not os.path.isfile(path):
         raise ModelNotFoundError(f"model {path}: there is no such file")
     return path

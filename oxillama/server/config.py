@@ -18,6 +18,7 @@ __all__ = [
     "ENVIRONMENT",
     "OLLAMA_PORT",
     "PORT",
+    "STORE",
     "ServerConfig",
     "from_environment",
     "from_file",
@@ -27,6 +28,7 @@ __all__ = [
 
 ENVIRONMENT = "OXILLAMA_SERVE_"
 PORT, OLLAMA_PORT = 8000, 11434
+STORE = "store"  # of models_dir: the folder of `oxillama pull`
 _ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^\s/?#*]+")
 _HOST = re.compile(r"[^\s/?#*:@A-Z\[\]]+|[0-9a-f:]*:[0-9a-f:.]*")
 
@@ -97,6 +99,15 @@ class ServerConfig:
     log_content: bool = setting(False, "log prompts and answers")
     otel: bool = setting(False, "spans of requests for OpenTelemetry, whose API is the extra `otel`")
     models_max: int = setting(0, "models in memory at a time; 0: all", most=1 << 16)
+    models_dir: str | None = setting(None, "folder of models, each of which is loaded when a request names it; store: "
+                                     "that of `oxillama pull`", metavar="DIR")  # fmt: skip
+    alias: tuple[str, ...] = setting((), "a further name of a model of that folder", metavar="NAME=MODEL")
+    keep_loaded: tuple[str, ...] = setting((), "a model of that folder that is loaded at start and stays in memory",
+                                           metavar="NAME")  # fmt: skip
+    allow_pull: bool = setting(False, "let POST /api/pull fetch models of the Hugging Face Hub into that folder; with "
+                               "keys, those of administrators alone")  # fmt: skip
+    allow_delete: bool = setting(False, "let DELETE /api/delete remove models of that folder that were pulled; with "
+                                 "keys, those of administrators alone")  # fmt: skip
     idle_unload: float = setting(0.0, "seconds without a request after which a model leaves memory; 0: never")
 
     def __post_init__(self) -> None:
@@ -109,6 +120,9 @@ class ServerConfig:
         _check_forms("allowed_host", self.allowed_host, _HOST, "a name in small letters, without https:// and port")
         if self.strict and self.lenient:
             raise ConfigError("strict and lenient are both given: give one of them")
+        for name in ("alias", "keep_loaded", "allow_pull", "allow_delete"):
+            if getattr(self, name) and self.models_dir is None:
+                raise ConfigError(f"{name} is for the models of a folder: give models_dir, too")
 
 
 def _check_forms(name: str, given: tuple[str, ...], form: re.Pattern[str], wanted: str) -> None:

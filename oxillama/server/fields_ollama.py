@@ -255,6 +255,14 @@ SHOW = Record((
 ))  # fmt: skip
 REGISTRY = Record((MODEL, NAME, *(accepted(name, Any_(), "nothing is fetched") for name in (
     "stream", "insecure", "username", "password"))))  # fmt: skip
+_UNUSED = tuple(accepted(name, Any_(), "the Hub's own settings count") for name in ("insecure", "username", "password"))
+PULL = Record((
+    Field("model", Text(0, 4096), "hf.co/OWNER/REPO:QUANT of the Hugging Face Hub"),
+    Field("name", Text(0, 4096), "`model`, by its older name"),
+    STREAM,
+    *_UNUSED,
+))  # fmt: skip
+DELETE = Record((MODEL, NAME))
 COPY = Record(tuple(accepted(name, Text(0, 256), "a name") for name in ("source", "destination")))
 CREATE = Record((MODEL, NAME, *(accepted(name, Any_(), "nothing is made") for name in (
     "stream", "from", "files", "adapters", "template", "license", "system", "parameters", "messages", "quantize",

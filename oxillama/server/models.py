@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import os
 import time
@@ -17,23 +16,21 @@ from oxillama._util.text_files import read_setting
 from oxillama._util.threads import in_thread
 from oxillama.chat.calls import read_json
 from oxillama.chat.template import ChatTemplate
-from oxillama.chat.tool_display import answer_format
 from oxillama.config import SamplerConfig, field_names
-from oxillama.core.chat import template_for
 from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.engine import Engine
 from oxillama.errors import ChatTemplateError, ConfigError, ModelFileError, OxiLlamaError, ThreadStartError
-from oxillama.gguf.mixes import FILE_TYPES
-from oxillama.kernels import _table
 from oxillama.sampling import SamplerChain
 from oxillama.sampling.chain import make_chain
 from oxillama.server.config import ServerConfig
+from oxillama.server.engine_facts import capabilities, file_facts, fingerprint_of
 from oxillama.server.errors import ApiError
 from oxillama.server.json_pieces import Body
 from oxillama.server.loop_errors import Repeats
 from oxillama.server.memory import is_short_of
 from oxillama.server.model_facts import Facts
 from oxillama.server.model_files import CHANGED, Stamp, file_fault, is_passing, reason_of, stamp_of, without_paths
+from oxillama.server.model_folder import ModelFolder
 from oxillama.speculative.draft_model import DraftModel, check_same_vocabulary
 
 __all__ = ["OLLAMA", "PLAIN", "SHOWN_SAMPLING", "Chosen", "Loader", "Models", "ServedModel", "served", "slug"]
@@ -62,8 +59,8 @@ class ServedModel:
     that name none; load_draft: what gives the draft, where it is a model. chain, ollama_chain: the sampling of requests
     that give none, and of those of Ollama's API. keep: seconds that it stays in memory after its last request, where a
     request said so. fault: what became of a file while it was in use. failed_with: files' stamps when loading failed.
-    reason: why it has failed, for clients.
-    facts: as Ollama's API tells them, once they were asked for.
+    reason: why it has failed, for clients. facts: as Ollama's API tells them, once they were asked for. pinned: it
+    stays in memory, whatever requests say.
     """
 
     id: str
@@ -77,6 +74,7 @@ class ServedModel:
     num_speculative: int | None = None
     aliases: tuple[str, ...] = ()
     at_start: bool = True
+    pinned: bool = False
     state: State = "idle"
     created: int = field(default_factory=lambda: int(time.time()))
     used_at: float = 0.0
@@ -136,10 +134,15 @@ class Chosen:
 class Models:
     """The models of one server, in order: the first answers requests that name none."""
 
-    def __init__(self, models: list[ServedModel], config: ServerConfig) -> None:
+    def __init__(self, models: list[ServedModel], config: ServerConfig, folder: ModelFolder | None = None) -> None:
+        """folder: whose models are served beside `models`."""
+        if folder is not None:
+            taken = {name for model in models for name in (model.id, *model.aliases)}
+            models = [*models, *(ServedModel(**one) for one in folder.described() if one["id"] not in taken)]
+            models = models or [ServedModel(**folder.shipped())]
         if not models:
             raise ConfigError("engines is empty: give at least one model")
-        self._config = config
+        self._config, self.folder = config, folder
         self.template = read_template(config.chat_template)
         read_defaults(config)  # raises before anything is loaded
         self._repeats = Repeats()
@@ -215,7 +218,7 @@ class Models:
     async def unload(self, model: ServedModel) -> None:
         """Takes an idle model out of memory; one without `load`, or in use, stays."""
         async with model.lock:
-            if model.engine is None or model.load is None or model.n_open:
+            if model.engine is None or model.load is None or model.n_open or model.pinned:
                 return
             model.state = "idle"
             await self._close(model)
@@ -238,6 +241,21 @@ class Models:
             draft.close()
 
     # ---- files that change under the server
+
+    def serve_only(self, wanted: dict[str, ServedModel]) -> None:
+        """Serves these models from now on; others leave memory."""
+        gone = [model for name, model in self.all.items() if wanted.get(name) is not model]
+        self.all = wanted  # another dict: threads may be going through the one before
+        self.first = wanted.get(self.first.id) or next(iter(wanted.values()))
+        for model in gone:
+            if model.engine is not None and model.load is not None:
+                self._leave_soon(model)
+            model.state = "failed"
+
+    def _leave_soon(self, model: ServedModel) -> None:
+        task = asyncio.ensure_future(self._close(model))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     def look_at_files(self) -> None:
         """Notes models whose files were cut or written since they were loaded: they can't be used any more."""
@@ -266,13 +284,11 @@ class Models:
         remedy = "the next request loads it again" if again else "it answers no more until it is loaded again"
         log.error("the model %s can't be used any more: %s %s", model.id, fault, f"({remedy})")
         if model.load is not None:
-            task = asyncio.ensure_future(self._close(model))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._leave_soon(model)
 
     def _comes_back(self, model: ServedModel) -> bool:
         """Whether a request loads a model that isn't in memory."""
-        return model.load is not None and (not model.at_start or self._config.idle_unload > 0)
+        return model.load is not None and (not model.at_start or model.pinned or self._config.idle_unload > 0)
 
     def _try_again(self, model: ServedModel) -> None:
         """The next request loads a model that could not be loaded, if one of its files is another one now."""
@@ -310,6 +326,8 @@ class Models:
     @property
     def all_failed(self) -> bool:
         """Whether no model could be loaded, so that none can ever answer."""
+        if self.folder is not None:  # where another one may come
+            return False
         return all(model.state == "failed" and model.fault is None for model in self.all.values())
 
     def find(self, name: str | None) -> Chosen:
@@ -324,6 +342,9 @@ class Models:
             known = model.engine.engine.loras if model.engine is not None else ()
             if adapter in known or (model.engine is None and adapter != name):  # of a model that isn't loaded yet
                 return Chosen(model, adapter, name)
+        entry = None if self.folder is None else self.folder.find(name)
+        if entry is not None and entry.name in self.all:
+            return Chosen(self.all[entry.name], None, name)
         if "*" in self.first.aliases:
             return Chosen(self.first, None, name)
         names = list(self.names())
@@ -488,28 +509,6 @@ def read_defaults(config: ServerConfig) -> Body:
     return given
 
 
-def fingerprint_of(engine: Engine) -> str:
-    """Equal for servers whose answers with a seed are equal to the bit: of version, CPU tier, model and KV."""
-    identity = engine.context.snapshots.identity
-    parts: list[Any] = [_table.tier(), engine.config.kv_type, engine.n_vocab]
-    if identity is not None:
-        known = identity.fingerprint
-        parts += [known.file_size, known.head_hash.hex(), known.tail_hash.hex(), known.tensor_hash.hex()]
-    return "fp_" + hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
-
-
-def capabilities(engine: Engine, tool_format: str | None, template: str | None) -> list[str]:
-    """Abilities of a model. tool_format, template: the server's own, in place of the model's."""
-    if engine.context.core.encoder:
-        found = ["embeddings"]
-    else:
-        chats = template is not None or engine.tokenizer.chat_template is not None
-        found = ["chat"] * chats + ["completions", "embeddings"]
-    found += ["rerank"] * (engine.context.classifier is not None)
-    calls = "chat" in found and writes_calls(template_for(engine.tokenizer, [{}], template), tool_format)
-    return found + ["tools"] * calls
-
-
 def read_template(path: str | None) -> str | None:
     """The text of a template's file. Raises ConfigError, also for one that is empty or doesn't compile."""
     if path is None:
@@ -524,24 +523,6 @@ def read_template(path: str | None) -> str | None:
     if not text:
         raise ConfigError(f"chat_template {path} is empty")
     return text
-
-
-def writes_calls(template: ChatTemplate, tool_format: str | None) -> bool:
-    """Whether it is known how a model with this template calls tools. tool_format: of the server."""
-    if tool_format not in (None, "none"):
-        return tool_format != "text"
-    form = answer_format(template, {"tools": [{}], "tool_format": tool_format})
-    return form.calls is not None or form.harmony
-
-
-def file_facts(engine: Engine) -> Body:
-    """Sizes of the model's file: how many values and bytes its tensors have, and the name of their quantisation."""
-    identity, number = engine.context.snapshots.identity, engine.metadata.get("general.file_type")
-    return {
-        "quantization": next((kind.name for kind in FILE_TYPES.values() if kind.id == number), None),
-        "parameters": None if identity is None else identity.n_parameters,
-        "size": None if identity is None else identity.n_bytes,
-    }
 
 
 def described(model: ServedModel, name: str, parent: str | None) -> Body:
@@ -566,8 +547,9 @@ def described(model: ServedModel, name: str, parent: str | None) -> Body:
     return base | {"max_model_len": own.get("context_length"), "oxillama": own}
 
 
-def served(engines: Mapping[str, Any] | Any, config: ServerConfig) -> Models:
-    """The models of `create_app`'s argument: an engine, or engines by name. Raises ConfigError for anything else."""
+def served(engines: Mapping[str, Any] | Any, config: ServerConfig, folder: ModelFolder | None = None) -> Models:
+    """The models of `create_app`'s argument: an engine, or engines by name. folder: of `models_dir`, if it was looked
+    at already. Raises ConfigError for anything else."""
     given = engines if isinstance(engines, Mapping) else {"": engines}
     found = []
     for name, engine in given.items():
@@ -581,7 +563,11 @@ def served(engines: Mapping[str, Any] | Any, config: ServerConfig) -> Models:
         found.append(ServedModel(name or slug(engine.engine.model_config.name), engine))
     if found and config.served_model_name:
         found[0].aliases = (*found[0].aliases, *config.served_model_name)
-    return Models(found, config)
+    if config.served_model_name and not found and config.models_dir is not None:
+        raise ConfigError("served_model_name is for a model that is given: the folder's have alias, as NAME=MODEL")
+    if folder is None and config.models_dir is not None:
+        folder = ModelFolder(config)
+    return Models(found, config, folder)
 
 
 def slug(name: str) -> str:

@@ -63,4 +63,4 @@ class Residence:
 def leaves_in(model: ServedModel, idle_unload: float) -> float:
     """Seconds until a model leaves memory if no further request comes; infinite if it stays."""
     kept = model.keep if model.keep is not None else (idle_unload or math.inf)
-    return math.inf if model.load is None else max(model.used_at + kept - time.monotonic(), 0.0)
+    return math.inf if model.load is None or model.pinned else max(model.used_at + kept - time.monotonic(), 0.0)

@@ -20,6 +20,7 @@ from oxillama.errors import ConfigError
 from oxillama.server.admission import AdmissionQueue
 from oxillama.server.auth import ANYONE, Key, keys_of
 from oxillama.server.config import ServerConfig
+from oxillama.server.folder_models import look_at_folder
 from oxillama.server.heap import HeapTrimmer
 from oxillama.server.left_out import LeftOut
 from oxillama.server.loop_errors import Repeats
@@ -60,8 +61,8 @@ class Service:
     """Models, keys and limits of one server.
 
     secret: of this process; with it, what a key's requests have in the prefix cache is marked. draining: no further
-    requests are taken. open: exchanges that are under way. turns: in which requests begin. forwarded: their
-    numbers by the addresses that proxies tell.
+    requests are taken. open: exchanges that are under way. pulls: models that are being fetched. turns: in which
+    requests begin. forwarded: their numbers by the addresses that proxies tell.
     """
 
     def __init__(self, models: Models, config: ServerConfig) -> None:
@@ -80,6 +81,7 @@ class Service:
         self.reasoning = read_reasoning(config.reasoning_format)
         self.draining = False
         self.open: set[Underway] = set()
+        self.pulls: set[object] = set()
         self.turns = LoopTurns()
         self._threads = OwnerThreads(THREADS, "oxillama-prepare", lambda: self.gate.n_owners)
         self._writers = ThreadPoolExecutor(WRITERS, "oxillama-answer")
@@ -145,6 +147,8 @@ class Service:
         while True:
             await asyncio.sleep(min(idle or LOOK, LOOK))
             self.models.look_at_files()
+            if self.models.folder is not None and self.models.folder.is_due:
+                await look_at_folder(self.models)
             if idle:
                 await self.models.unload_idle()
 

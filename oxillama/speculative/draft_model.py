@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar, Unpack
 from oxillama._util.pickling import OpenedOnce
 from oxillama.config import EngineConfig, EngineOptions, ModelSource
 from oxillama.core.context import LoadedEngine, ModelTicket, context_of, ticket_of_model
-from oxillama.core.loading import EngineParts, config_beside, load_parts, make_config, parts_beside
+from oxillama.core.loading import EngineParts, config_beside, load_parts, located, make_config, parts_beside
 from oxillama.drafts.draft import DraftTask, Proposal, Target
 from oxillama.errors import ConfigError, EngineClosedError, UnsupportedModelError
 from oxillama.speculative.draft_core import DraftCore
@@ -72,7 +72,7 @@ def parts_of(model: Source, parts: EngineParts | None, fields: Mapping[str, Any]
         config = config_beside(loaded, fields)
         parts = parts or parts_beside(loaded, config)
     else:
-        config = make_config("DraftModel", None, {"model_path": model, **fields})
+        config = located(make_config("DraftModel", None, {"model_path": model, **fields}), parts)
         parts = parts or load_parts(config)
     if not parts.spec.causal:
         raise UnsupportedModelError(

@@ -8,6 +8,8 @@ import pytest
 
 import oxillama as ox
 from oxillama.core.loading import shipped_model
+from oxillama.store.names import FORM
+from oxillama.store.pull import Pulled
 
 ONE_THREAD = ["-t", "1"]
 
@@ -48,23 +50,34 @@ def test_home_folder(run, home):
     assert error(run("run", "x", "--lora", "~/none")) == f"{home}/none: there is no such file"
 
 
-def test_model_of_the_hub(run, monkeypatch):
+def test_model_of_the_hub(run, monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr("oxillama.hub._fetch", lambda *names: asked.append(names) or shipped_model())
+
+    def pull(name, store, report, say):
+        asked.append(str(name))
+        return Pulled("m", shipped_model(), (), 1, 0, "")
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("OXILLAMA_MODELS", str(tmp_path / "store"))
+    monkeypatch.setattr("oxillama.store.pull.pull", pull)
     assert run("tokenize", "hi", "-m", "hf:owner/repo-GGUF/Q8_0/m.gguf")[1] == run("tokenize", "hi")[1]
     assert run("info", "hf:owner/repo/m.gguf")[0] == 0
     assert run("run", "hi", "-n", 1, "-m", "hf:owner/repo/m.gguf", *ONE_THREAD)[0] == 0
-    assert asked == [("owner/repo-GGUF", "Q8_0/m.gguf", None), *[("owner/repo", "m.gguf", None)] * 2]
+    assert run("run", "hi", "-n", 1, "-m", "hf:owner/repo:q8_0", *ONE_THREAD)[0] == 0
+    assert asked == ["hf:owner/repo-GGUF/Q8_0/m.gguf", *["hf:owner/repo/m.gguf"] * 2, "hf:owner/repo:Q8_0"]
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["run", "x", "-m", "hf:owner/repo"], "--model must be hf:OWNER/REPO/FILE, such as "),
-        (["run", "x", "-m", "hf:"], "--model must be hf:OWNER/REPO/FILE"),
-        (["run", "x", "-m", "hf:owner//m.gguf"], "--model must be hf:OWNER/REPO/FILE"),
-        (["run", "x", "--draft", "hf:owner/repo"], "--draft must be hf:OWNER/REPO/FILE"),
-        (["info", "hf:o/r"], "FILE must be hf:OWNER/REPO/FILE"),
+        (["run", "x", "-m", "hf:owner"], f"--model must be {FORM}, not 'hf:owner'"),
+        (["run", "x", "-m", "hf:"], f"--model must be {FORM}, not 'hf:'"),
+        (["run", "x", "-m", "hf:owner//m.gguf"], f"--model must be {FORM}, not 'hf:owner//m.gguf'"),
+        (["run", "x", "-m", "hf:owner/repo:big"], "--model hf:owner/repo:big: 'big' is no quantisation, such as Q4_K"),
+        (["run", "x", "--draft", "hf:owner"], f"--draft must be {FORM}"),
+        (["info", "hf:o"], f"FILE must be {FORM}"),
+        (["info", "https://example.org/m.gguf"], "FILE must be a file, a name such as"),
+        (["run", "x", "--lora", "hf:owner/repo"], "--lora must be hf:OWNER/REPO/FILE, such as "),
         (["run", "x", "-m", "hf:o/r/m.bin"], "--model hf:o/r/m.bin: filename must be that of a GGUF file"),
         (["run", "x", "-m", "hf:o/../m.gguf"], "--model hf:o/../m.gguf: repo_id must be 'owner/name'"),
         (["quantize", "hf:o/r/m.gguf", "hf:o/r/n.gguf", "Q8_0"], "OUT must be a file here"),
@@ -73,15 +86,15 @@ def test_model_of_the_hub(run, monkeypatch):
     ],
 )
 def test_names_of_the_hub_that_are_wrong(run, monkeypatch, args, message):
-    monkeypatch.setattr("oxillama.hub._fetch", lambda *names: pytest.fail("the Hub was asked"))
+    monkeypatch.setattr("oxillama.store.pull.pull", lambda *names: pytest.fail("the Hub was asked"))
     assert error(run(*args)).startswith(message)
 
 
 def test_trouble_with_the_hub_is_one_line(run, monkeypatch):
-    def fetch(repo_id, filename, revision):
-        raise ox.ModelNotFoundError(f"can't get {filename!r} of {repo_id!r} from the Hub")
+    def pull(name, store, report, say):
+        raise ox.ModelNotFoundError(f"can't get {name.filename!r} of {name.repo_id!r} from the Hub")
 
-    monkeypatch.setattr("oxillama.hub._fetch", fetch)
+    monkeypatch.setattr("oxillama.store.pull.pull", pull)
     assert error(run("run", "x", "-m", "hf:o/r/m.gguf")) == "can't get 'm.gguf' of 'o/r' from the Hub"
 
 

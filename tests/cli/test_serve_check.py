@@ -93,8 +93,8 @@ def test_what_loading_would_refuse(refused, tmp_path, adapter):
     assert "there is no key" in refused("--host", "0.0.0.0")
     assert "did you mean temperature" in refused("--default", "temperatur=1")
     assert "top-p must be" in refused("--default", "top_p=7")
-    assert "reasoning_format must be" in refused("--reasoning-format", "one")
-    assert "tool_format must be" in refused("--tool-format", "none-such")
+    assert "--reasoning-format must be" in refused("--reasoning-format", "one")
+    assert "--tool-format must be" in refused("--tool-format", "none-such")
     (tmp_path / "bad.jinja").write_text("{% for %}")
     assert "bad.jinja" in refused("--chat-template", tmp_path / "bad.jinja")
     assert "--max-body must be a number of bytes" in refused("--max-body", "eight")
@@ -153,7 +153,7 @@ def test_flags_of_a_model_beside_those_of_a_file_are_refused(flags, refused, tmp
     ("--allowed-host", "http://a.b", "without https:// and port"), ("--allowed-host", "a.b:80", "not 'a.b:80'"),
     ("--allowed-host", "A.b", "small letters"), ("--uds", "x" * 150, "at most 103 bytes"),
     ("--host", "256.1.1.1", "can't listen on 256.1.1.1"), ("--host", "fd://x", "can't listen on fd://x"),
-    ("--trusted-proxy", "10.0.0.1/33", "trusted_proxy"), ("--trusted-proxy", "10.1.2.3/8", "give 10.0.0.0/8"),
+    ("--trusted-proxy", "10.0.0.1/33", "--trusted-proxy"), ("--trusted-proxy", "10.1.2.3/8", "give 10.0.0.0/8"),
 ])  # fmt: skip
 def test_addresses_that_nothing_can_be(flag, value, said, refused):
     extra = ("--insecure-no-key",) if flag == "--host" else ()

@@ -20,9 +20,10 @@ from oxillama.gguf.arrays import GGUFArray
 from oxillama.gguf.fingerprint import ModelIdentity
 from oxillama.gguf.mixes import FILE_TYPES
 from oxillama.gguf.values import ValueType
+from oxillama.server.engine_facts import writes_calls
 from oxillama.server.json_pieces import Body
 from oxillama.server.model_facts import Facts
-from oxillama.server.models import ServedModel, writes_calls
+from oxillama.server.models import ServedModel
 from oxillama.server.ollama.names import human_number
 
 __all__ = ["TEMPLATE", "details", "facts_of", "model_info", "tensors_of"]

@@ -13,7 +13,7 @@ from oxillama.server.fields_infill import APPLY_TEMPLATE, INFILL
 from oxillama.server.fields_messages import COUNT_TOKENS, MESSAGES
 from oxillama.server.fields_numbers import CLASSIFY, DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
 from oxillama.server.fields_responses import INPUT_TOKENS, RESPONSES
-from oxillama.server.routes import ollama, ollama_embed, ollama_models
+from oxillama.server.routes import ollama, ollama_embed, ollama_models, ollama_pull
 from oxillama.server.routes.admin import (
     LOAD_ADAPTER,
     MODEL_NAME,
@@ -91,12 +91,24 @@ ROUTES = (
     Endpoint(
         "POST",
         "/api/pull",
-        ollama_models.pull,
+        ollama_pull.pull,
+        "fetch a model into `--models-dir`, with `--allow-pull` (administrators, where there are keys); else 403, 501",
+        fields_ollama.PULL,
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/delete",
+        ollama_pull.delete,
+        "remove one that was pulled, with `--allow-delete` (likewise)",
+        fields_ollama.DELETE,
+    ),
+    Endpoint(
+        "POST",
+        "/api/push",
+        ollama_models.push,
         "501: models are files that the server is started with",
         fields_ollama.REGISTRY,
     ),
-    Endpoint("POST", "/api/push", ollama_models.push, "the same", fields_ollama.REGISTRY),
-    Endpoint("DELETE", "/api/delete", ollama_models.delete, "the same", fields_ollama.REGISTRY),
     Endpoint("POST", "/api/copy", ollama_models.copy, "the same", fields_ollama.COPY),
     Endpoint("POST", "/api/create", ollama_models.create, "the same", fields_ollama.CREATE),
     Endpoint("POST", "/api/blobs/{digest}", ollama_models.blob, "the same"),

@@ -121,6 +121,8 @@ async def unload_model(exchange: Exchange) -> None:
     model = await read_named(exchange)
     if model.load is None:
         raise ApiError(409, "model_is_kept", f"{model.id} was loaded by the program that serves it, and stays", "model")
+    if model.pinned:
+        raise ApiError(409, "model_is_kept", f"{model.id} stays in memory (--keep-loaded)", "model")
     if model.n_open:
         raise ApiError(409, "model_in_use", f"{model.id} has {model.n_open} requests under way", "model")
     await exchange.service.models.unload(model)

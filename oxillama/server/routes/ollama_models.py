@@ -21,10 +21,24 @@ from oxillama.server.ollama.facts import TEMPLATE, details, facts_of, model_info
 from oxillama.server.ollama.names import moment, read_name, served_name, tagged, timestamp
 from oxillama.server.residence import leaves_in
 
-__all__ = ["blob", "copy", "create", "delete", "has_blob", "pull", "push", "running", "show", "tags", "version"]
+__all__ = [
+    "blob",
+    "check_admin",
+    "copy",
+    "create",
+    "has_blob",
+    "push",
+    "refused_here",
+    "running",
+    "show",
+    "tags",
+    "version",
+]
 
 API_VERSION = "0.33.0"  # of Ollama, whose API this is: clients ask for a least one
-INSTEAD = "models are files that the server is started with: oxillama serve -m FILE, or [[model]] of its --config"
+INSTEAD = (
+    "models are files that the server is started with: oxillama serve -m FILE, --models-dir, or [[model]] of --config"
+)
 # Sampling that is shown as parameters of a model, with the names that options have for it.
 _PARAMETERS = {**dict(zip(SHOWN_SAMPLING, SHOWN_SAMPLING, strict=True)), "repetition_penalty": "repeat_penalty"}
 
@@ -163,16 +177,19 @@ def modelfile(model: ServedModel, path: str | None, template: str, parameters: l
 
 async def refused(exchange: Exchange, record: Record, what: str) -> None:
     """Raises ApiError: 403 for clients without an administrator's key where there are keys, 501 for all others."""
-    values = await exchange.fields(record)
+    raise refused_here(exchange, await exchange.fields(record), what)
+
+
+def refused_here(exchange: Exchange, values: Values, what: str) -> ApiError:
+    """The error where there is no folder of models. Raises ApiError for clients without an administrator's key."""
     name = read_name(values)
     known = name and name in {tagged(one) for one in exchange.service.models.names()} | {
         *exchange.service.models.names()
     }
     served = f"; {name} is served already" if known else ""
     check_admin(exchange, what)
-    raise ApiError(
-        501, "not_implemented", f"{exchange.path} {what}, which this server has no folder for: {INSTEAD}{served}"
-    )
+    text = f"{exchange.path} {what}, which this server has no folder for: {INSTEAD}{served}"
+    return ApiError(501, "not_implemented", text)
 
 
 def check_admin(exchange: Exchange, what: str) -> None:
@@ -181,19 +198,9 @@ def check_admin(exchange: Exchange, what: str) -> None:
         raise ApiError(403, "admin_only", f"{exchange.path} {what}: this needs the key of an administrator; {INSTEAD}")
 
 
-async def pull(exchange: Exchange) -> None:
-    """POST /api/pull"""
-    await refused(exchange, REGISTRY, "fetches a model")
-
-
 async def push(exchange: Exchange) -> None:
     """POST /api/push"""
     await refused(exchange, REGISTRY, "sends a model away")
-
-
-async def delete(exchange: Exchange) -> None:
-    """DELETE /api/delete"""
-    await refused(exchange, REGISTRY, "deletes a model")
 
 
 async def copy(exchange: Exchange) -> None:

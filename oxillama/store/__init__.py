@@ -1,0 +1,1 @@
+"""Models by name: names of the Hub and of the store, what they mean, and the files behind them."""
