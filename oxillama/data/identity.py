@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oxillama.kernels import _table
-
 if TYPE_CHECKING:
     from oxillama.engine import Engine
     from oxillama.gguf.fingerprint import ModelFingerprint
@@ -17,7 +15,7 @@ DECIDING = ("kv_type", "rope", "overrides")
 
 
 def identity_of(engine: Engine) -> dict[str, str]:
-    """The model's file, the tokenizer's, adapters, settings, the CPU tier and the version, each as text."""
+    """The model's file, the tokenizer's, adapters, settings, arithmetic and the version, each as text."""
     from oxillama.server.version import VERSION
 
     snapshots, config = engine.context.snapshots, engine.config
@@ -25,7 +23,7 @@ def identity_of(engine: Engine) -> dict[str, str]:
     found = {name: _known_by(one.fingerprint) if one else "" for name, one in files.items()}
     found |= {name: repr(getattr(config, name)) for name in DECIDING}
     found["lora"] = repr([(lora.digest, scale) for lora, scale in engine.pushed_loras])
-    found |= {"tier": _table.tier(), "version": VERSION}
+    found |= {"arithmetic": snapshots.arithmetic, "version": VERSION}
     return found | {"context_size": str(engine.context_size)}
 
 

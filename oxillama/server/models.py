@@ -24,7 +24,6 @@ from oxillama.engine.async_engine import AsyncEngine
 from oxillama.engine.engine import Engine
 from oxillama.errors import ChatTemplateError, ConfigError, ModelFileError, OxiLlamaError, ThreadStartError
 from oxillama.gguf.mixes import FILE_TYPES
-from oxillama.kernels import _table
 from oxillama.sampling import SamplerChain
 from oxillama.sampling.chain import make_chain
 from oxillama.server.config import ServerConfig
@@ -467,9 +466,9 @@ def read_defaults(config: ServerConfig) -> Body:
 
 
 def fingerprint_of(engine: Engine) -> str:
-    """Equal for servers whose answers with a seed are equal to the bit: of version, CPU tier, model and KV."""
+    """Equal for servers whose answers with a seed are equal to the bit: of version, arithmetic, model and KV."""
     identity = engine.context.snapshots.identity
-    parts: list[Any] = [_table.tier(), engine.config.kv_type, engine.n_vocab]
+    parts: list[Any] = [engine.context.snapshots.arithmetic, engine.config.kv_type, engine.n_vocab]
     if identity is not None:
         known = identity.fingerprint
         parts += [known.file_size, known.head_hash.hex(), known.tail_hash.hex(), known.tensor_hash.hex()]
