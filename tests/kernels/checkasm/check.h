@@ -41,6 +41,7 @@ void release(void);
 void check_rows(const ox_kernels *scalar, const ox_kernels *t);
 void check_formats(const ox_kernels *scalar, const ox_kernels *t);
 void check_products(const ox_kernels *scalar, const ox_kernels *t, int64_t most); /* of up to so many tokens */
+void check_products_of(const ox_kernels *scalar, const ox_kernels *t, int kernel); /* of one format */
 void check_attention(const ox_kernels *scalar, const ox_kernels *t);
 void check_choice(const ox_kernels *scalar, const ox_kernels *t);
 void check_recurrent(const ox_kernels *scalar, const ox_kernels *t);

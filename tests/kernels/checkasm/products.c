@@ -165,13 +165,19 @@ static void check_format(const ox_kernels *scalar, const ox_kernels *t, const ox
             check_product(scalar, t, f, 33, columns, tokens[n], gather, rounds);
 }
 
+void check_products_of(const ox_kernels *scalar, const ox_kernels *t, int kernel)
+{
+    for (int i = 0; i < ox_n_formats; i++)
+        if (ox_formats[i].kernel == kernel) {
+            check_format(scalar, t, &ox_formats[i], 0);
+            if (kernel == OX_BF16 && t->gemm_bf16)
+                check_format(scalar, t, &ox_formats[i], 1);
+        }
+}
+
 void check_products(const ox_kernels *scalar, const ox_kernels *t, int64_t most)
 {
     most_tokens = most;
-    for (int i = 0; i < ox_n_formats; i++)
-        if (ox_formats[i].kernel >= 0) {
-            check_format(scalar, t, &ox_formats[i], 0);
-            if (ox_formats[i].kernel == OX_BF16 && t->gemm_bf16)
-                check_format(scalar, t, &ox_formats[i], 1);
-        }
+    for (int kernel = 0; kernel < OX_N_KERNEL_FORMATS; kernel++)
+        check_products_of(scalar, t, kernel);
 }
