@@ -85,8 +85,8 @@ static int made_by(unsigned ebx)
     return __get_cpuid(0, &a, &b, &c, &d) && b == ebx;
 }
 
-/* Whether the avx512 tier has dot products of bfloat16, which have bits of their own. Not on Intel's cores, where floats
- * cost no more: without tiles, 512 tokens of a BF16 model take 0.76 of the time with them, one token 0.99 (Emerald
+/* Whether the avx512 tier has dot products of bfloat16, which have bits of their own. Not on Intel's cores, where
+ * floats cost no more: without tiles, 512 tokens of a BF16 model take 0.76 of the time with them, one token 0.99 (Emerald
  * Rapids). AMD's were not measured. */
 int ox_has_avx512_bf16(void)
 {

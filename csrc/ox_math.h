@@ -1,5 +1,5 @@
-/* Functions of one double, of additions, products and quotients alone, which every compiler and CPU rounds alike: those of
- * C libraries differ in their last bit. Good to a few units in the last place. */
+/* Functions of one double, of additions, products and quotients alone, which every compiler and CPU rounds alike: those
+ * of C libraries differ in their last bit. Good to a few units in the last place. */
 #ifndef OX_MATH_H
 #define OX_MATH_H
 #include <math.h>
@@ -58,8 +58,8 @@ static inline double ox_log_double(double x)
     return (double)k * 0.6931471803691238 + (f - (s * f - 2 * s * sum - (double)k * 1.9082149292705877e-10));
 }
 
-/* x less n quarter turns, |x| below 2^31: of a quarter turn in three parts of 22 bits and a rest, products with n are exact
- * but for the last, and so are the first differences. */
+/* x less n quarter turns, |x| below 2^31: of a quarter turn in three parts of 22 bits and a rest, products with n are
+ * exact but for the last, and so are the first differences. */
 static inline double ox_reduced(double x, double *n)
 {
     *n = (x * 0.63661977236758138 + 6755399441055744.0) - 6755399441055744.0;

@@ -98,8 +98,8 @@ INLINE void end_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, cons
     }
 }
 
-/* n tokens pass S values of each channel of a panel: h, a and out are where the first of them lie; h NULL: zeros. Of each
- * 16 values every other product goes to a second sum, so that tokens don't wait for one another's; it waits for the
+/* n tokens pass S values of each channel of a panel: h, a and out are where the first of them lie; h NULL: zeros. Of
+ * each 16 values every other product goes to a second sum, so that tokens don't wait for one another's; it waits for the
  * next tile unless this one has the `last` of 16. Values behind whole 16s have a tile each. */
 INLINE void scan_tile(const ox_scan_args *args, const float *b, const float *c, int64_t n, const float *h,
                       const float *a, float *out, int stream, const int S, int first, int last, const int shared,

@@ -1,5 +1,5 @@
-/* Operations on single rows. Their sums have one order on every tier: value i goes to lane i % 16, in ascending order, and
- * the lanes are folded in halves, j + 8 to j, j + 4, j + 2 and j + 1. */
+/* Operations on single rows. Their sums have one order on every tier: value i goes to lane i % 16, in ascending order,
+ * and the lanes are folded in halves, j + 8 to j, j + 4, j + 2 and j + 1. */
 #include <math.h>
 
 /* The sum of 16 lanes, which are NV vectors. */

@@ -141,8 +141,8 @@ static void add_codes(const ox_attn_args *a, const key_tile *t, float correction
         float x[OX_ATTN_TILE] = {0}, unit;
         int32_t weight[OX_ATTN_TILE];
         for (int64_t key = t->from; key < t->end; key++) {
-            const uint8_t *panel = panel_of(a, a->v, a->v_block_bytes, bytes, key);
-            x[key - t->tile] = t->weight[key - t->tile] * ox_half_to_float(scales_of(a, panel, dims)[chunk * 16 + key % 16]);
+            const uint16_t *scales = scales_of(a, panel_of(a, a->v, a->v_block_bytes, bytes, key), dims);
+            x[key - t->tile] = t->weight[key - t->tile] * ox_half_to_float(scales[chunk * 16 + key % 16]);
         }
         unit = weigh(x, weight);
         for (int64_t i = 32 * chunk; i < 32 * chunk + 32; i++) {
@@ -158,7 +158,8 @@ static void add_codes(const ox_attn_args *a, const key_tile *t, float correction
 static float correction_of(float old, float new) { return old != new ? ox_exp(old - new) : 1; }
 
 /* Keys [from, end) of the tile that begins with key `tile`. */
-static void add_tile(const ox_attn_args *a, const float *q, int head, int64_t pos, int64_t from, int64_t end, row_state s)
+static void add_tile(const ox_attn_args *a, const float *q, int head, int64_t pos, int64_t from, int64_t end,
+                     row_state s)
 {
     key_tile t = {.tile = from / OX_ATTN_TILE * OX_ATTN_TILE, .from = from, .end = end};
     float max = *s.max, lane[16] = {0};

@@ -1,5 +1,6 @@
-/* The arithmetic that all tiers share, one value at a time: the fused multiply-add, the sum of sixteen lanes, and functions
- * of one variable. Each is the same operations in the same order as in generic/functions.h, which says why they are those. */
+/* The arithmetic that all tiers share, one value at a time: the fused multiply-add, the sum of sixteen lanes, and
+ * functions of one variable. Each is the same operations in the same order as in generic/functions.h, which says why they
+ * are those. */
 #ifndef OX_SCALAR_FUNCTIONS_H
 #define OX_SCALAR_FUNCTIONS_H
 #include <math.h>

@@ -4,8 +4,8 @@
  *     w = scale * (code - offset) - min
  * so that the chunk's share of the product with activations x = d * q is
  *     d * scale * (sum(code q) - offset * sum(q)) - min * d * sum(q).
- * Q6_K has two scales in a chunk; they are small integers and are applied before the float scale. What is added to a sum
- * is multiplied and added in one rounding, chunks in ascending order. */
+ * Q6_K has two scales in a chunk; they are small integers and are applied before the float scale. What is added to a
+ * sum is multiplied and added in one rounding, chunks in ascending order. */
 #include "functions.h"
 #include "gemm.h"
 

@@ -4,8 +4,8 @@
 #include "../ox_grids.h"
 #include "scalar.h"
 
-/* 32 values: w = scale[half] * code - min[half], with a scale and a minimum for each 16. Where those are whole multiples
- * of numbers of the block, scale = d * s and min = dmin * m, a product takes the whole numbers first. */
+/* 32 values: w = scale[half] * code - min[half], with a scale and a minimum for each 16. Where those are whole
+ * multiples of numbers of the block, scale = d * s and min = dmin * m, a product takes the whole numbers first. */
 typedef struct {
     int8_t code[32];
     float scale[2], min[2], d, dmin;
