@@ -36,10 +36,12 @@ def setup_py():
     return module
 
 
-def compile_all(folder: Path, machine: str, extra: list[str], command: list[str] | None = None) -> list[Path]:
+def compile_all(
+    folder: Path, machine: str, extra: list[str], command: list[str] | None = None, tiers: list[str] | None = None
+) -> list[Path]:
     """Objects of the kernels and the driver in ``folder``, as far as they are stale; ``extra`` flags come last.
 
-    command: of a compiler, where it isn't the machine's usual one.
+    command: of a compiler, where it isn't the machine's usual one. tiers: beside the scalar one; None: all.
     """
     setup, command = setup_py(), command or compiler(machine)
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +56,7 @@ def compile_all(folder: Path, machine: str, extra: list[str], command: list[str]
 
     shapes = ["-Wno-missing-field-initializers"]  # the driver's lists of shapes leave out zeros at the end
     driver = [(str(p.relative_to(ROOT)), shapes) for p in sorted(HERE.glob("*.c"))]
-    jobs = sorted([*setup.kernel_sources(machine), *driver], key=lambda job: "/gemm_" not in job[0])
+    jobs = sorted([*setup.kernel_sources(machine, tiers), *driver], key=lambda job: "/gemm_" not in job[0])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(compile_one, jobs))
 

@@ -174,11 +174,13 @@ static void expect_all_tested(const ox_kernels *t)
     }
 }
 
+#pragma weak ox_avx512_bf16_init /* a build may have the scalar tier alone */
+
 /* Products of bfloat16 that the avx512 tier leaves out where others are as fast. */
 static void check_bf16_dots(const ox_kernels *scalar, const ox_kernels *t)
 {
 #ifdef __x86_64__
-    if (t->gemm_bf16 || !__builtin_cpu_supports("avx512bf16"))
+    if (t->gemm_bf16 || !ox_avx512_bf16_init || !__builtin_cpu_supports("avx512bf16"))
         return;
     ox_kernels with_dots = *t;
     memset(with_dots.gemm_rows, 0, sizeof with_dots.gemm_rows); /* those were tested */
