@@ -165,8 +165,8 @@ def remedy(compiler: list[str]) -> str:
 
 # Modules with loops of their own over numbers, texts or masks have -O3.
 HOT = [
-    *("char_table", "chosen", "convert", "logprobs", "norms", "random", "repeats", "rope", "routing", "rows"),
-    *("sampling", "stacks", "trie", "walk", "_merging", "_normalizing", "_texts", "_unigram"),
+    *("char_table", "chosen", "convert", "elementary", "logprobs", "norms", "random", "repeats", "rope", "routing"),
+    *("rows", "sampling", "stacks", "trie", "walk", "_merging", "_normalizing", "_texts", "_unigram"),
 ]
 # Those that check arguments and call kernels, or work on Python's objects: with -O1 they compile in 0.6 of the time of
 # -O2, which the others have, and tokens of the smallest model come as fast. With the others at -O1, too, compiling
@@ -176,6 +176,8 @@ LIGHT = [
     *("compilation", "compute_turn", "delta", "dplr", "experts", "files", "gated", "heads", "lora", "matmul", "matrix"),
     *("number_automaton", "recurrent", "rwkv", "shared_parts", "signals", "slots", "ssm", "streams"),
 ]
+# Those that include csrc/ox_math.h.
+MATH = ("elementary", "logprobs", "rope", "routing", "sampling")
 # Cython's code for memoryviews, which half of the modules would have a copy of: a leaf, since any of them may use it.
 SHARED = "oxillama._util._memoryviews"
 
@@ -192,7 +194,7 @@ def extension(path: Path, name: str) -> Extension:
         include_dirs=["csrc"],
         extra_compile_args=[level(path), "-g0", "-ffp-contract=off", *OPENMP[0], *BASELINE.get(MACHINE, [])],
         extra_link_args=list(OPENMP[1]),
-        depends=["csrc/ox_kernels.h", "csrc/ox_formats.def"],
+        depends=["csrc/ox_kernels.h", "csrc/ox_formats.def", *(["csrc/ox_math.h"] if path.stem in MATH else [])],
     )
 
 

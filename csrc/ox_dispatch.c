@@ -73,7 +73,7 @@ const ox_kernels *ox_table(ox_tier tier)
         ox_avx512_init(t);
         ox_two_panels = ox_two_panels_pay();
 #ifdef OX_HAVE_AVX512_BF16
-        if (ox_has_avx512_bf16())
+        if (ox_has_avx512_bf16() || tier == OX_TIER_AMX) /* whose rows are rounded by it */
             ox_avx512_bf16_init(t);
 #endif
 #ifdef HAVE_AMX

@@ -315,6 +315,12 @@ class EngineConfig:
         "`offload`, weights are read from it.",
         check=_packed,
     )
+    portable: bool = setting(
+        False,
+        "multiply BF16 weights as every CPU can, not by the bfloat16 instructions of some (`show_config` tells "
+        "of which), so that these give the bits of the others, too; prompts take longer there. It changes nothing of "
+        "other formats, whose bits are the same on every CPU.",
+    )
     offload: OffloadPolicy | Mapping[str, Any] | int | None = setting(
         None,
         "an `OffloadPolicy`, its fields as a mapping, or bytes (its `budget`): how much of the weights may be in "
@@ -356,6 +362,7 @@ class EngineOptions(TypedDict, total=False):
     max_queue_size: int
     repack: bool
     packed: bool | Path
+    portable: bool
     offload: OffloadPolicy | Mapping[str, Any] | int | None
     rope: RopeConfig | Mapping[str, Any] | None
     overrides: Mapping[str, object] | None

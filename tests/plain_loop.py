@@ -1,11 +1,10 @@
 """Generation on the fake model as a loop of a few lines, with random prompts and settings for it."""
 
-import math
-
 from hypothesis import strategies as st
 
 from oxillama.config import SamplerConfig
 from oxillama.core.results import TokenLogprob
+from oxillama.kernels import elementary
 from oxillama.sampling import Sampler
 from tests.fakes import EOS, N_VOCAB, PIECES, logits_of
 
@@ -19,9 +18,9 @@ TOKENS = st.lists(st.integers(0, N_VOCAB - 1), min_size=1, max_size=20)  # with 
 def plain_log_sum_exp(row):
     """The kernel's arithmetic, one term at a time."""
     peak, sums = max(row), [0.0] * 4
-    for i, x in enumerate(row):
-        sums[i % 4] += math.exp(x - peak)
-    return peak + math.log((sums[0] + sums[1]) + (sums[2] + sums[3]))
+    for i, term in enumerate(elementary.exp([x - peak for x in row]).tolist()):
+        sums[i % 4] += term
+    return peak + float(elementary.log((sums[0] + sums[1]) + (sums[2] + sums[3])))
 
 
 def plain_tokens(prompt, config, max_tokens, *, ignore_eos=False):

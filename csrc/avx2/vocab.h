@@ -41,6 +41,7 @@ V vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 V vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 V vf vf_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
 V vf vf_round(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* Halves are added, lane j + 4 to j, j + 2 and j + 1. */
 V float vf_sum(vf x)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

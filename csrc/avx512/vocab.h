@@ -37,8 +37,21 @@ V vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 V vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 V vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
 V vf vf_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-V float vf_sum(vf x) { return _mm512_reduce_add_ps(x); }
-V float vf_reduce_max(vf x) { return _mm512_reduce_max_ps(x); }
+/* Halves are added, lane j + 8 to j, j + 4, j + 2 and j + 1: compilers' own reductions may take another order. */
+V float vf_sum(vf x)
+{
+    __m256 t = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+V float vf_reduce_max(vf x)
+{
+    __m256 t = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
 V vf vf_from_int(vi x) { return _mm512_cvtepi32_ps(x); }
 V vf vf_from_half(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 /* Lanes whose low 16 bits are those of a half, and whose high bits are zero. */

@@ -35,7 +35,7 @@ APART_ON_LINE void soften(const attn *s, int row, int64_t tile, int from, int to
     for (int i = 0; to - from < OX_ATTN_TILE && i < OX_ATTN_TILE; i++)
         if (i < from || i >= to)
             p[i] = -INFINITY;
-    vf x[OX_ATTN_TILE / VL], max = vf_set1(s->max[row]), sum = vf_zero();
+    vf x[OX_ATTN_TILE / VL], max = vf_set1(s->max[row]), sum[NV];
     UNROLL for (int i = 0; i < OX_ATTN_TILE / VL; i++) {
         x[i] = vf_load(p + i * VL);
         max = vf_max(max, x[i]);
@@ -43,14 +43,14 @@ APART_ON_LINE void soften(const attn *s, int row, int64_t tile, int from, int to
     float old = s->max[row], new = vf_reduce_max(max), correction[VL];
     UNROLL for (int i = 0; i < OX_ATTN_TILE / VL; i++) {
         x[i] = vf_exp(vf_sub(x[i], vf_set1(new)));
-        sum = vf_add(sum, x[i]);
+        sum[i % NV] = vf_add(i < NV ? vf_zero() : sum[i % NV], x[i]);
         vf_store(p + i * VL, x[i]);
     }
     vf_store(correction, vf_set1(1)); /* exp(0), most of the time */
     if (old != new)
         vf_store(correction, vf_exp(vf_sub(vf_set1(old), vf_set1(new))));
     s->correction[row] = correction[0];
-    s->sum[row] = s->sum[row] * correction[0] + vf_sum(sum);
+    s->sum[row] = s->sum[row] * correction[0] + sum_lanes(sum);
     s->max[row] = new;
 }
 

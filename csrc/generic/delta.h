@@ -179,16 +179,6 @@ static void decay(const float *x, const float *bias, const float *a, float *y, i
     }
 }
 
-INLINE float squares(const float *x, int64_t n)
-{
-    vf sum = vf_zero();
-    for (int64_t i = 0; i < n; i += VL) {
-        vf v = load_part(x + i, n - i, 0);
-        sum = vf_fma(v, v, sum);
-    }
-    return vf_sum(sum);
-}
-
 static void l2_norm(const float *x, float *y, int64_t n, float eps, float scale)
 {
     vf factor = vf_set1(scale / sqrtf(squares(x, n) + eps));

@@ -48,6 +48,7 @@ typedef struct {
     _Alignas(64) float step[RUN * 16]; /* scan1: of each token and channel */
     float u[RUN * 16];                 /* step x */
     float y[RUN * 16];                 /* sums so far */
+    float odd[RUN * 16];               /* of every other product of 16 values */
 } scan_run;
 
 /* Steps and decays of a head's next n tokens, lane = token. */
@@ -97,26 +98,29 @@ INLINE void end_run(const ox_scan_args *a, int64_t t, int64_t n, int64_t c, cons
     }
 }
 
-/* n tokens pass S values of each channel of a panel: h, a and out are where the first of them lie; h NULL: zeros. Every
- * other product goes to a second sum, so that tokens don't wait for one another's. */
+/* n tokens pass S values of each channel of a panel: h, a and out are where the first of them lie; h NULL: zeros. Of
+ * each 16 values every other product goes to a second sum, so that tokens don't wait for one another's; it waits for the
+ * next tile unless this one has the `last` of 16. Values behind whole 16s have a tile each. */
 INLINE void scan_tile(const ox_scan_args *args, const float *b, const float *c, int64_t n, const float *h,
-                      const float *a, float *out, int stream, const int S, const int shared, const float *decay,
-                      scan_run *r)
+                      const float *a, float *out, int stream, const int S, int first, int last, const int shared,
+                      const float *decay, scan_run *r)
 {
     vf state[SCAN_STATES][NV];
     UNROLL for (int j = 0; j < S * NV; j++)
         state[j / NV][j % NV] = h ? vf_load(h + j * VL) : vf_zero();
     for (int64_t i = 0; i < n; i++, b += args->bc_stride, c += args->bc_stride)
         UNROLL for (int v = 0; v < NV; v++) {
-            float *sum = r->y + i * 16 + v * VL;
-            vf u = vf_load(r->u + i * 16 + v * VL), y[2] = {vf_load(sum), vf_zero()};
+            float *sum = r->y + i * 16 + v * VL, *odd = r->odd + i * 16 + v * VL;
+            vf u = vf_load(r->u + i * 16 + v * VL), y[2] = {vf_load(sum), first ? vf_zero() : vf_load(odd)};
             vf f = shared ? vf_set1(decay[i]) : vf_load(r->step + i * 16 + v * VL);
             UNROLL for (int j = 0; j < S; j++) {
                 vf keep = shared ? f : vf_exp(vf_mul(f, vf_load(a + 16 * j + v * VL)));
                 state[j][v] = vf_fma(state[j][v], keep, vf_mul(u, vf_set1(b[j])));
                 y[j % 2] = vf_fma(state[j][v], vf_set1(c[j]), y[j % 2]);
             }
-            vf_store(sum, vf_add(y[0], y[1]));
+            vf_store(sum, last ? vf_add(y[0], y[1]) : y[0]);
+            if (!last)
+                vf_store(odd, y[1]);
         }
     UNROLL for (int j = 0; j < S * NV; j++)
         if (stream)
@@ -125,10 +129,10 @@ INLINE void scan_tile(const ox_scan_args *args, const float *b, const float *c, 
             vf_store(out + j * VL, state[j / NV][j % NV]);
 }
 
-#define TILE_OF_STATE(S)                                                                                               \
-    for (; s + S <= a->n_state; s += S)                                                                                \
+#define TILE_OF_STATE(S, end, first, last)                                                                             \
+    for (; s < (end); s += S)                                                                                          \
         scan_tile(a, b + s, c + s, n, h ? h + at + 16 * s : NULL, shared ? NULL : a->a + at + 16 * s,                  \
-                  a->write + at + 16 * s, stream, S, shared, decay, r);
+                  a->write + at + 16 * s, stream, S, first, last, shared, decay, r);
 
 /* All tiles of the panel of channels c0.. over n tokens. */
 INLINE void scan_panel(const ox_scan_args *a, int64_t t, int64_t n, int64_t c0, const float *h, int stream,
@@ -139,8 +143,9 @@ INLINE void scan_panel(const ox_scan_args *a, int64_t t, int64_t n, int64_t c0, 
     int s = 0;
     for (int v = 0; v < 16; v += VL)
         begin_run(a, t, n, c0 + v, steps, shared, r->step + v, r->u + v, r->y + v);
-    TILE_OF_STATE(SCAN_STATES)
-    TILE_OF_STATE(1)
+    TILE_OF_STATE(SCAN_STATES, a->n_state / 16 * 16, SCAN_STATES == 16 || s % 16 == 0,
+                  SCAN_STATES == 16 || s % 16 == 16 - SCAN_STATES)
+    TILE_OF_STATE(1, a->n_state, 1, 1)
     for (int v = 0; v < 16; v += VL)
         end_run(a, t, n, c0 + v, r->y + v);
 }

@@ -38,12 +38,14 @@ V vf vf_add(vf a, vf b) { return vaddq_f32(a, b); }
 V vf vf_sub(vf a, vf b) { return vsubq_f32(a, b); }
 V vf vf_mul(vf a, vf b) { return vmulq_f32(a, b); }
 V vf vf_div(vf a, vf b) { return vdivq_f32(a, b); }
-V vf vf_min(vf a, vf b) { return vminq_f32(a, b); } /* NaN if either is */
-V vf vf_max(vf a, vf b) { return vmaxq_f32(a, b); }
+/* The second where one is NaN, or both are zeros, as on x86: vminq_f32 and vmaxq_f32 take another zero. */
+V vf vf_min(vf a, vf b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+V vf vf_max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 V vf vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 V vf vf_fnma(vf a, vf b, vf c) { return vfmsq_f32(c, a, b); }
 V vf vf_round(vf x) { return vrndnq_f32(x); }
-V float vf_sum(vf x) { return vaddvq_f32(x); }
+/* Lane j + 2 is added to j, and j + 1: vaddvq_f32 adds neighbours first. */
+V float vf_sum(vf x) { return vpadds_f32(vadd_f32(vget_low_f32(x), vget_high_f32(x))); }
 V float vf_reduce_max(vf x) { return vmaxvq_f32(x); }
 V vf vf_from_int(vi x) { return vcvtq_f32_s32(x); }
 V vf vf_from_half(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }

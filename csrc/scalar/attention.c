@@ -1,7 +1,7 @@
 /* Attention over block tables, tile by tile with an online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022),
  * in spans whose results are merged in ascending order. */
-#include <math.h>
 #include "four_bits.h"
+#include "functions.h"
 #include "scalar.h"
 
 /* What the keys so far have left of one row: weighted values, the largest score, the sum of weights. */
@@ -13,10 +13,10 @@ static row_state state_of(const ox_attn_args *a, float *state, int row)
     return (row_state){state + (size_t)row * dims, state + rows * dims + row, state + rows * (dims + 1) + row};
 }
 
-/* Values that are summed: rotated ones to the end of the last rotation. */
+/* Values that are summed: coded ones to the end of the last chunk. */
 static int64_t width_of(const ox_attn_args *a)
 {
-    return a->kv_type == OX_KV_Q4_0 ? (int64_t)ox_round_up((size_t)a->v_dim, 32) : a->v_dim;
+    return ox_kv_coded(a->kv_type) ? (int64_t)ox_round_up((size_t)a->v_dim, 32) : a->v_dim;
 }
 
 static const uint8_t *panel_of(const ox_attn_args *a, const void *slab, size_t block_bytes, size_t panel_bytes,
@@ -58,6 +58,7 @@ static int value_code(const ox_attn_args *a, const uint8_t *panel, int64_t lane,
                                     : ox_value_code_4_bits(panel, lane, i, dims);
 }
 
+/* Whole numbers within 32 values, and one rounding for each of those. */
 static float dot_codes(const ox_attn_args *a, const void *q, const uint8_t *panel, int64_t lane)
 {
     int64_t k = (int64_t)ox_round_up((size_t)a->k_dim, 32);
@@ -69,7 +70,7 @@ static float dot_codes(const ox_attn_args *a, const void *q, const uint8_t *pane
         int32_t dot = 0;
         for (int64_t i = 32 * c; i < 32 * c + 32; i++)
             dot += codes[i] * key_code(a, panel, lane, i);
-        s += (float)dot * (ox_half_to_float(scales[16 * c + lane]) * d[c]);
+        s = ox_fma((float)dot, ox_half_to_float(scales[16 * c + lane]) * (d[c] * a->scale), s);
     }
     return s;
 }
@@ -88,10 +89,9 @@ static float score(const ox_attn_args *a, const float *q, int head, int64_t pos,
         s = dot_codes(a, q, panel, key % 16);
     else
         for (int64_t i = 0; i < a->k_dim; i++)
-            s += q[i] * element(panel, a->kv_type, 16 * i + key % 16);
-    s *= a->scale;
+            s = ox_fma(element(panel, a->kv_type, 16 * i + key % 16), q[i] * a->scale, s);
     if (a->softcap > 0) /* Gemma 2, 2024 */
-        s = a->softcap * tanhf(s / a->softcap);
+        s = a->softcap * ox_tanh(s * (1 / a->softcap));
     if (a->slopes) /* Press et al., "Train Short, Test Long", 2021 */
         s -= a->slopes[head] * (float)(pos < key ? key - pos : pos - key);
     if (a->bias) { /* Raffel et al., "T5", 2020 */
@@ -101,39 +101,77 @@ static float score(const ox_attn_args *a, const float *q, int head, int64_t pos,
     return s;
 }
 
-static void add_value(const ox_attn_args *a, float p, int64_t key, float *acc)
+/* Keys [from, end) of one tile, whose first key is `tile`: the weights of all 64, those outside being zero. */
+typedef struct { int64_t tile, from, end; float weight[OX_ATTN_TILE]; } key_tile;
+
+/* acc[i] = correction acc[i] + weights times value i of each key, in ascending order. */
+static void add_floats(const ox_attn_args *a, const key_tile *t, float correction, float *acc)
 {
     size_t bytes = ox_v_panel_bytes((ox_kv_type)a->kv_type, (size_t)a->v_dim);
-    const uint8_t *panel = panel_of(a, a->v, a->v_block_bytes, bytes, key);
-    int64_t lane = key % 16, codes = (int64_t)ox_round_up((size_t)a->v_dim, 32), dims = (a->v_dim + 15) / 16 * 16;
-    const uint16_t *scales = scales_of(a, panel, codes);
-    for (int64_t i = 0; i < width_of(a); i++)
-        if (ox_kv_coded(a->kv_type))
-            acc[i] += p * ox_half_to_float(scales[i / 32 * 16 + lane]) * (float)value_code(a, panel, lane, i, codes);
-        else
-            acc[i] += p * element(panel, a->kv_type, lane * dims + i);
+    int64_t dims = (a->v_dim + 15) / 16 * 16;
+    for (int64_t i = 0; i < a->v_dim; i++) {
+        acc[i] *= correction;
+        for (int64_t key = t->from; key < t->end; key++) {
+            const uint8_t *panel = panel_of(a, a->v, a->v_block_bytes, bytes, key);
+            acc[i] = ox_fma(element(panel, a->kv_type, key % 16 * dims + i), t->weight[key - t->tile], acc[i]);
+        }
+    }
 }
 
-static void scale_down(const ox_attn_args *a, row_state s, float factor)
+/* Weights times the scales of a chunk of values as whole numbers of 14 bits; returns what one is worth. */
+static float weigh(const float *x, int32_t *weight)
 {
-    *s.sum *= factor;
-    for (int64_t i = 0; i < width_of(a); i++)
-        s.acc[i] *= factor;
+    uint32_t largest = 0;
+    for (int i = 0; i < OX_ATTN_TILE; i++) {
+        uint32_t bits = ox_float_to_bits(x[i]) & 0x7fffffff;
+        largest = bits > largest ? bits : largest;
+    }
+    float max = ox_bits_to_float(largest), inverse = largest < 0x06000000 || largest >= 0x7f800000 ? 0 : 16383 / max;
+    for (int i = 0; i < OX_ATTN_TILE; i++)
+        weight[i] = inverse != 0 ? (int32_t)rintf(x[i] * inverse) : 0;
+    return largest >= 0x7f800000 ? NAN : max * (1.0f / 16383);
 }
 
-/* Keys [from, end) of one tile. */
+/* The same for coded values: whole numbers within a tile, and one rounding for it. */
+static void add_codes(const ox_attn_args *a, const key_tile *t, float correction, float *acc)
+{
+    size_t bytes = ox_v_panel_bytes((ox_kv_type)a->kv_type, (size_t)a->v_dim);
+    int64_t dims = (int64_t)ox_round_up((size_t)a->v_dim, 32);
+    for (int64_t chunk = 0; chunk < dims / 32; chunk++) {
+        float x[OX_ATTN_TILE] = {0}, unit;
+        int32_t weight[OX_ATTN_TILE];
+        for (int64_t key = t->from; key < t->end; key++) {
+            const uint16_t *scales = scales_of(a, panel_of(a, a->v, a->v_block_bytes, bytes, key), dims);
+            x[key - t->tile] = t->weight[key - t->tile] * ox_half_to_float(scales[chunk * 16 + key % 16]);
+        }
+        unit = weigh(x, weight);
+        for (int64_t i = 32 * chunk; i < 32 * chunk + 32; i++) {
+            int32_t sum = 0;
+            for (int64_t key = t->from; key < t->end; key++)
+                sum += weight[key - t->tile]
+                       * value_code(a, panel_of(a, a->v, a->v_block_bytes, bytes, key), key % 16, i, dims);
+            acc[i] = ox_fma((float)sum, unit, acc[i] * correction);
+        }
+    }
+}
+
+static float correction_of(float old, float new) { return old != new ? ox_exp(old - new) : 1; }
+
+/* Keys [from, end) of the tile that begins with key `tile`. */
 static void add_tile(const ox_attn_args *a, const float *q, int head, int64_t pos, int64_t from, int64_t end,
                      row_state s)
 {
-    float x[OX_ATTN_TILE], max = *s.max;
+    key_tile t = {.tile = from / OX_ATTN_TILE * OX_ATTN_TILE, .from = from, .end = end};
+    float max = *s.max, lane[16] = {0};
     for (int64_t key = from; key < end; key++)
-        max = fmaxf(max, x[key - from] = score(a, q, head, pos, key));
-    scale_down(a, s, expf(*s.max - max));
+        max = ox_max(max, t.weight[key - t.tile] = score(a, q, head, pos, key));
     for (int64_t key = from; key < end; key++) {
-        float p = expf(x[key - from] - max);
-        *s.sum += p;
-        add_value(a, p, key, s.acc);
+        float p = ox_exp(t.weight[key - t.tile] - max);
+        lane[key % 16] += t.weight[key - t.tile] = p;
     }
+    float correction = correction_of(*s.max, max);
+    (ox_kv_coded(a->kv_type) ? add_codes : add_floats)(a, &t, correction, s.acc);
+    *s.sum = *s.sum * correction + ox_sum_lanes(lane);
     *s.max = max;
 }
 
@@ -164,12 +202,10 @@ static void merge(const ox_attn_args *a, row_state s, row_state next)
 {
     if (*next.max == -INFINITY && *next.sum == 0)
         return;
-    float max = fmaxf(*s.max, *next.max);
-    scale_down(a, s, expf(*s.max - max));
-    scale_down(a, next, expf(*next.max - max));
+    float max = ox_max(*next.max, *s.max), mine = ox_exp(*s.max - max), other = ox_exp(*next.max - max);
     for (int64_t i = 0; i < width_of(a); i++)
-        s.acc[i] += next.acc[i];
-    *s.sum += *next.sum;
+        s.acc[i] = ox_fma(next.acc[i], other, s.acc[i] * mine);
+    *s.sum = *s.sum * mine + *next.sum * other;
     *s.max = max;
 }
 
@@ -177,15 +213,17 @@ static void merge(const ox_attn_args *a, row_state s, row_state next)
 static void finish(const ox_attn_args *a, int row, row_state s)
 {
     float *out = a->out + (size_t)(row / a->group) * a->out_stride + (size_t)(row % a->group) * (size_t)a->v_dim;
-    if (a->sinks && *s.sum != 0) {
-        float sink = a->sinks[row % a->group], max = fmaxf(*s.max, sink);
-        scale_down(a, s, expf(*s.max - max));
-        *s.sum += expf(sink - max);
+    float sum = *s.sum, mine = 1;
+    if (a->sinks && sum != 0) {
+        float sink = a->sinks[row % a->group], max = ox_max(*s.max, sink);
+        mine = ox_exp(*s.max - max);
+        sum = sum * mine + ox_exp(sink - max);
     }
+    for (int64_t i = 0; i < width_of(a); i++)
+        s.acc[i] = sum == 0 ? 0 : s.acc[i] * mine / sum;
     if (a->kv_type == OX_KV_Q4_0)
         ox_rotate(s.acc, (size_t)width_of(a));
-    for (int i = 0; i < a->v_dim; i++)
-        out[i] = *s.sum == 0 ? 0 : s.acc[i] / *s.sum;
+    memcpy(out, s.acc, (size_t)a->v_dim * 4);
 }
 
 void ox_attention(const ox_attn_args *a)
@@ -198,8 +236,9 @@ void ox_attention(const ox_attn_args *a)
         else {
             row_state s = state_of(a, a->scratch, row), next = state_of(a, other, row);
             int64_t end = ox_attn_end(a, a->pos + row / a->group);
-            clear(a, s);
-            for (int64_t i = ox_attn_first(a, a->pos + row / a->group) / OX_ATTN_SPAN; i * OX_ATTN_SPAN < end; i++) {
+            int64_t first = ox_attn_first(a, a->pos + row / a->group) / OX_ATTN_SPAN;
+            one_span(a, row, first, s);
+            for (int64_t i = first + 1; i * OX_ATTN_SPAN < end; i++) {
                 one_span(a, row, i, next);
                 merge(a, s, next);
             }
@@ -229,7 +268,7 @@ void ox_index_scores(const ox_attn_args *a, const float *weights, size_t stride)
         for (int64_t key = a->span * OX_ATTN_SPAN; key < end; key++) {
             float s = score(a, prepared, head, pos, key);
             if (weights) /* NaN stays */
-                s = (head ? out[key] : 0) + weights[(size_t)query * stride + (size_t)head] * (s <= 0 ? 0 : s);
+                s = ox_fma(ox_max(0, s), weights[(size_t)query * stride + (size_t)head], head ? out[key] : 0);
             out[key] = s;
         }
     }

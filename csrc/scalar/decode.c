@@ -37,10 +37,12 @@ void ox_decode_Q2_K(const void *block, int c, ox_values *v)
     const ox_q2_k *b = block;
     for (int l = 0; l < 32; l++)
         v->code[l] = (int8_t)(b->qs[32 * (c / 4) + l] >> 2 * (c % 4) & 3);
+    const uint8_t *s = b->scales + 2 * c;
+    ox_set_multiples(v, ox_half_to_float(b->d), s[0] & 15, s[1] & 15);
+    v->dmin = ox_half_to_float(b->dmin);
     for (int h = 0; h < 2; h++) {
-        uint8_t s = b->scales[2 * c + h];
-        v->scale[h] = ox_half_to_float(b->d) * (float)(s & 15);
-        v->min[h] = ox_half_to_float(b->dmin) * (float)(s >> 4);
+        v->m[h] = s[h] >> 4;
+        v->min[h] = v->dmin * (float)v->m[h];
     }
 }
 
@@ -53,10 +55,9 @@ static int scale_q3_k(const uint8_t *s, int j)
 void ox_decode_Q3_K(const void *block, int c, ox_values *v)
 {
     const ox_q3_k *b = block;
-    float d = ox_half_to_float(b->d);
     for (int l = 0; l < 32; l++)
         v->code[l] = (int8_t)((b->qs[32 * (c / 4) + l] >> 2 * (c % 4) & 3) + 4 * (b->hmask[l] >> c & 1) - 4);
-    ox_set_scales(v, d * (float)scale_q3_k(b->scales, 2 * c), d * (float)scale_q3_k(b->scales, 2 * c + 1));
+    ox_set_multiples(v, ox_half_to_float(b->d), scale_q3_k(b->scales, 2 * c), scale_q3_k(b->scales, 2 * c + 1));
 }
 
 /* Digit n of five in base 3, the first being the highest: the byte is the number times 256/243, rounded up. */

@@ -50,7 +50,7 @@ void ox_decode_IQ2_XS(const void *block, int c, ox_values *v)
     float d = ox_half_to_float(b->d) * 0.125f;
     for (int g = 0; g < 4; g++)
         put_iq2(v->code + 8 * g, ox_grid_iq2_xs[b->qs[4 * c + g] & 511], even_signs(b->qs[4 * c + g] >> 9));
-    ox_set_scales(v, d * (float)(2 * (b->scales[c] & 15) + 1), d * (float)(2 * (b->scales[c] >> 4) + 1));
+    ox_set_multiples(v, d, 2 * (b->scales[c] & 15) + 1, 2 * (b->scales[c] >> 4) + 1);
 }
 
 void ox_decode_IQ2_S(const void *block, int c, ox_values *v)
@@ -59,7 +59,7 @@ void ox_decode_IQ2_S(const void *block, int c, ox_values *v)
     float d = ox_half_to_float(b->d) * 0.125f;
     for (int g = 0; g < 4; g++)
         put_iq2(v->code + 8 * g, ox_grid_iq2_s[b->qs[4 * c + g] | (b->qh[c] >> 2 * g & 3) << 8], b->signs[4 * c + g]);
-    ox_set_scales(v, d * (float)(2 * (b->scales[c] & 15) + 1), d * (float)(2 * (b->scales[c] >> 4) + 1));
+    ox_set_multiples(v, d, 2 * (b->scales[c] & 15) + 1, 2 * (b->scales[c] >> 4) + 1);
 }
 
 void ox_decode_IQ3_XXS(const void *block, int c, ox_values *v)
@@ -104,5 +104,5 @@ void ox_decode_IQ1_M(const void *block, int c, ox_values *v)
         put_iq1(v->code + 8 * g, ox_grid_iq1_s[b->qs[4 * c + g] | (high & 7) << 8], high & 8);
     }
     int scales = s[c / 2] >> 6 * (c % 2);
-    ox_set_scales(v, d * (float)(2 * (scales & 7) + 1), d * (float)(2 * (scales >> 3 & 7) + 1));
+    ox_set_multiples(v, d, 2 * (scales & 7) + 1, 2 * (scales >> 3 & 7) + 1);
 }

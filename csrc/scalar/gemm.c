@@ -4,7 +4,9 @@
  *     w = scale * (code - offset) - min
  * so that the chunk's share of the product with activations x = d * q is
  *     d * scale * (sum(code q) - offset * sum(q)) - min * d * sum(q).
- * Q6_K has two scales in a chunk; they are small integers and are applied before the float scale. */
+ * Q6_K has two scales in a chunk; they are small integers and are applied before the float scale. What is added to a
+ * sum is multiplied and added in one rounding, chunks in ascending order. */
+#include "functions.h"
 #include "gemm.h"
 
 typedef struct {
@@ -35,7 +37,7 @@ static void unpack_Q4_1(const uint8_t *panel, int64_t i, chunk *c)
     const ox_q4_1x16 *b = (const ox_q4_1x16 *)panel + i;
     for (int r = 0; r < 16; r++) {
         c->scale[r] = ox_half_to_float(b->d[r]);
-        c->min[r] = -ox_half_to_float(b->m[r]);
+        c->min[r] = 0 - ox_half_to_float(b->m[r]);
         for (int l = 0; l < 32; l++)
             c->code[r][l] = (uint8_t)nibble(b->qs, r, l);
     }
@@ -56,7 +58,7 @@ static void unpack_Q5_1(const uint8_t *panel, int64_t i, chunk *c)
     const ox_q5_1x16 *b = (const ox_q5_1x16 *)panel + i;
     for (int r = 0; r < 16; r++) {
         c->scale[r] = ox_half_to_float(b->d[r]);
-        c->min[r] = -ox_half_to_float(b->m[r]);
+        c->min[r] = 0 - ox_half_to_float(b->m[r]);
         for (int l = 0; l < 32; l++)
             c->code[r][l] = (uint8_t)(nibble(b->qs, r, l) | (b->qh[4 * r + l % 4] >> l / 4 & 1) << 4);
     }
@@ -127,12 +129,13 @@ static void add_chunk(enum kind kind, const chunk *c, const q8_row *x, int64_t i
         if (kind == HALVES) {
             int32_t s0 = dot(c->code[r], q, 16) + offset * x->n0[i];
             int32_t s1 = dot(c->code[r] + 16, q + 16, 16) + offset * x->n1[i];
-            acc[r] += (float)(s0 * c->half_scale[0][r] + s1 * c->half_scale[1][r]) * (c->scale[r] * x->d[i]);
+            int32_t s = s0 * c->half_scale[0][r] + s1 * c->half_scale[1][r];
+            acc[r] = ox_fma((float)s, c->scale[r] * x->d[i], acc[r]);
         } else {
             int32_t s = dot(c->code[r], q, 32) + offset * x->n[i];
-            acc[r] += (float)s * (c->scale[r] * x->d[i]);
+            acc[r] = ox_fma((float)s, c->scale[r] * x->d[i], acc[r]);
             if (kind == MINS)
-                acc[r] -= c->min[r] * x->ds[i];
+                acc[r] = ox_fma(-c->min[r], x->ds[i], acc[r]);
         }
     }
 }
@@ -187,7 +190,7 @@ static void gemm_float(const ox_gemm_args *a, load_fn *load)
             float acc[16] = {0};
             for (int64_t i = 0; i < a->k; i++)
                 for (int r = 0; r < 16; r++)
-                    acc[r] += load(panel, i, r) * x[i];
+                    acc[r] = ox_fma(load(panel, i, r), x[i], acc[r]);
             store(a, t, row, acc);
         }
 }

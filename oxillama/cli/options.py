@@ -56,6 +56,10 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--packed", nargs="?", const=True, default=False, metavar="FILE",
         help="map repacked weights, which processes share, from a file of `oxillama pack`; without FILE from the cache",
     )  # fmt: skip
+    group.add_argument(
+        "--portable", action="store_true",
+        help="multiply BF16 weights as every CPU can: equal bits on all of them, and slower prompts on some",
+    )  # fmt: skip
     add_offload(group)
     group.add_argument(
         "--rope", action="append", default=[], metavar="KEY=VALUE", help="e.g. scaling=yarn and factor=4 (RopeConfig)"
@@ -119,6 +123,7 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         "prefill_chunk_size": args.chunk_size,
         "repack": not args.no_repack,
         "packed": args.packed if args.packed is False or args.packed is True else named_file("--packed", args.packed),
+        "portable": args.portable,
         "offload": read_offload(args),
         "rope": pairs("--rope", args.rope) or None,
         "overrides": pairs("--override", args.override) or None,

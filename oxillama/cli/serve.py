@@ -46,8 +46,8 @@ __all__ = ["add_server_options", "serve"]
 # Flags of a model, by the keys that a file has for them.
 MODEL_FLAGS = {
     "context_size": "--context-size", "num_threads": "--threads", "kv_type": "--kv-type", "kv_budget": "--kv-budget",
-    "prefill_chunk_size": "--chunk-size", "repack": "--no-repack", "packed": "--packed", "offload": "--offload",
-    "rope": "--rope", "overrides": "--override", "lora": "--lora",
+    "prefill_chunk_size": "--chunk-size", "repack": "--no-repack", "packed": "--packed",
+    "portable": "--portable", "offload": "--offload", "rope": "--rope", "overrides": "--override", "lora": "--lora",
 }  # fmt: skip
 DEFAULTS = {name: one.default for name, one in settings_of(EngineConfig).items()}
 

@@ -50,6 +50,7 @@ from oxillama.core.prompts import check_tokens
 from oxillama.core.session import Session
 from oxillama.engine import Engine
 from oxillama.errors import ConfigError, GenerateError
+from oxillama.kernels import elementary
 from oxillama.layer_state import KvShape, RecurrentShape
 from oxillama.sampling import Sampler
 from oxillama.tokenizer import Tokenizer
@@ -513,8 +514,8 @@ class Llama:
         rows = np.asarray(logits, np.single)
         highest = rows.max(axis=axis, keepdims=True)
         shifted = rows - np.where(np.isfinite(highest), highest, np.single(0))
-        with np.errstate(divide="ignore"):
-            found: NDArray[np.single] = shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+        total = elementary.exp(shifted).sum(axis=axis, keepdims=True)
+        found: NDArray[np.single] = (shifted - elementary.log(total)).astype(np.single)
         return found
 
     @staticmethod

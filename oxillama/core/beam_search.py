@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.checks import check_type
+from oxillama._util.rounded import power
 from oxillama._util.settings import check_fields, setting, settings
 from oxillama.config import MAX_CONTEXT
 from oxillama.core.engine_core import EngineCore
@@ -124,7 +125,7 @@ class FoundBeams:
 
     def score(self, logprob: float, length: int) -> float:
         """Score by which results are sorted. `length`: tokens, with that of the end."""
-        return float(logprob / max(1, length) ** self._config.length_penalty)
+        return logprob / power(float(max(1, length)), self._config.length_penalty)
 
     def add(self, logprob: float, tokens: list[int], reason: FinishReason) -> None:
         """`tokens` are those after the prompt, without that of the end; the first of equals stays the first."""

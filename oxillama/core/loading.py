@@ -38,7 +38,7 @@ from oxillama.models import ModelSpec, load_model
 from oxillama.models.classifier import Classifier
 from oxillama.models.packed import find_packed, place_packed
 from oxillama.models.registry import read_model_spec
-from oxillama.models.weights import Weights, counted
+from oxillama.models.weights import COMMON, Weights, counted
 from oxillama.offload import LayerPager
 from oxillama.sampling.file_defaults import read_sampling_defaults
 from oxillama.scheduling.block_manager import n_alive
@@ -226,6 +226,7 @@ class EngineParts:
     sampling: what counts for sampling options that a call doesn't give.
     identity, tokenizer_identity: of the files, for snapshots; the latter where the tokenizer is from another one.
     step_tokens: of a step at most; 0: as configured.
+    arithmetic: what the bits of logits depend on beside the file: `Weights.arithmetic`.
     """
 
     runner: RunnerProtocol
@@ -243,6 +244,7 @@ class EngineParts:
     tokenizer_identity: ModelIdentity | None = None
     step_tokens: int = 0
     sampling: SamplerConfig = field(default_factory=SamplerConfig)
+    arithmetic: str = COMMON
 
 
 def shipped_model() -> str:
@@ -299,8 +301,9 @@ def _load(file: GGUFFile, config: EngineConfig, progress: LoadProgress | None) -
     elif config.packed is not False:
         place = partial(place_packed, file, config.packed, num_threads, tell)
     model = load_model(
-        file, repack=config.repack, num_threads=num_threads, context_size=context_size, place=place, progress=tell
-    )
+        file, repack=config.repack, portable=config.portable, num_threads=num_threads, context_size=context_size,
+        place=place, progress=tell,
+    )  # fmt: skip
     if config.repack and place is None:
         suggest_packing(file)
     runner = make_runner(model, config, sizes, num_threads, pagers[0] if pagers else None)
@@ -308,6 +311,7 @@ def _load(file: GGUFFile, config: EngineConfig, progress: LoadProgress | None) -
         runner, tokenizer, spec, context_size, sizes.n_blocks, sizes.n_slots, pooling, file.metadata,
         sizes.n_windowed, sizes.window, model.classifier, identity, other,
         step_tokens(spec, config.prefill_chunk_size, pagers[0].step_budget if pagers else None), sampling,
+        model.arithmetic,
     )  # fmt: skip
 
 
@@ -479,6 +483,7 @@ def parts_beside(loaded: EngineContext, config: EngineConfig) -> EngineParts:
         loaded.snapshots.tokenizer_identity,
         step_tokens(spec, config.prefill_chunk_size, runner.pager.step_budget if runner.pager else None),
         loaded.factory.default_chain.config,
+        runner.model.arithmetic,
     )  # fmt: skip
 
 

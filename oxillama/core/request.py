@@ -45,7 +45,8 @@ class SnapshotOptions(TypedDict, total=False):
 class SnapshotProtocol(Protocol):
     """Writes snapshots of one engine: `oxillama/snapshot` has the one that is given to handles when they are made.
 
-    core, loras, config: of the engine. identity, tokenizer_identity: of the files that it was loaded from.
+    core, loras, config: of the engine. identity, tokenizer_identity: of the files that it was loaded from. arithmetic:
+    what its bits depend on beside them.
     """
 
     core: Any
@@ -53,6 +54,7 @@ class SnapshotProtocol(Protocol):
     config: Any
     identity: Any
     tokenizer_identity: Any
+    arithmetic: str
 
     def write(
         self, take: Callable[[Any], Any], path: Any, *, base: Any = None, compress: bool = False,

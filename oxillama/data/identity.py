@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oxillama._util.version import __version__
-from oxillama.kernels import _table
 
 if TYPE_CHECKING:
     from oxillama.engine import Engine
@@ -18,13 +17,13 @@ DECIDING = ("kv_type", "rope", "overrides")
 
 
 def identity_of(engine: Engine) -> dict[str, str]:
-    """The model's file, the tokenizer's, adapters, settings, the CPU tier and the version, each as text."""
+    """The model's file, the tokenizer's, adapters, settings, arithmetic and the version, each as text."""
     snapshots, config = engine.context.snapshots, engine.config
     files = {"model": snapshots.identity, "tokenizer": snapshots.tokenizer_identity}
     found = {name: _known_by(one.fingerprint) if one else "" for name, one in files.items()}
     found |= {name: repr(getattr(config, name)) for name in DECIDING}
     found["lora"] = repr([(lora.digest, scale) for lora, scale in engine.pushed_loras])
-    found |= {"tier": _table.tier(), "version": __version__}
+    found |= {"arithmetic": snapshots.arithmetic, "version": __version__}
     return found | {"context_size": str(engine.context_size)}
 
 

@@ -6,9 +6,13 @@ blocks, are added in order.
 """
 
 from libc.float cimport FLT_MAX
-from libc.math cimport INFINITY, log, sqrt
+from libc.math cimport INFINITY, sqrt
 from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memcpy
+
+
+cdef extern from "ox_math.h":
+    double log "ox_log_double"(double x) noexcept nogil
 
 
 cdef enum:

@@ -11,7 +11,7 @@ cdef class Matrix:
     cdef int kernel
     cdef ox_gemm_fn gemm
     cdef readonly bint integer      # reads 8-bit activations
-    cdef bint rounds                # reads bfloat16 ones
+    cdef readonly bint rounds       # reads bfloat16 ones: bits of their own
     cdef public bint from_memory    # from where each token reads it, since the caches of cores don't hold the model
     cdef readonly Vector bias
     cdef readonly size_t row_bytes

@@ -13,6 +13,7 @@ class Matrix:
     n_experts: int
     repacked: bool
     integer: bool
+    rounds: bool
     bias: Vector | None
     shape: tuple[int, ...]
     nbytes: int

@@ -2,7 +2,7 @@
 
 from cython.parallel cimport prange
 
-from libc.math cimport cos, floor, log1p, sin
+from libc.math cimport floor
 from libc.stdint cimport int64_t
 
 from oxillama.errors import ConfigError
@@ -12,6 +12,10 @@ from oxillama.kernels.batch cimport Batch
 from oxillama.kernels._team cimport ROTATION, Team, region
 from oxillama.kernels.rows cimport Rows, row_threads
 
+cdef extern from "ox_math.h":
+    void cos_sin "ox_cos_sin"(double x, double *cosine, double *sine) noexcept nogil
+    double log "ox_log_double"(double x) noexcept nogil
+
 cdef const ox_kernels *K = table()
 
 
@@ -19,18 +23,18 @@ def angles(Batch batch, const double[::1] frequencies, double magnitude):
     """Cosines, then sines, of ``position * frequencies`` times ``magnitude``: Rows [batch.n_rows, 2 * n_frequencies].
 
     ``frequencies`` are in radians per token. Angles are computed in double precision: at position 100,000 a float
-    angle would be off by 0.004.
+    angle would be off by 0.004. Cosines and sines are our own: those of C libraries differ in their last bits.
     """
     cdef Py_ssize_t h = frequencies.shape[0], j
     cdef Rows out = batch.workspace.rows(batch.n_rows, 2 * h)
     cdef int64_t i
-    cdef double a
+    cdef double cosine, sine
     with nogil:
         for i in range(batch.n_rows):
             for j in range(h):
-                a = batch.position[i] * frequencies[j]
-                out.data[i * 2 * h + j] = <float>(cos(a) * magnitude)
-                out.data[i * 2 * h + h + j] = <float>(sin(a) * magnitude)
+                cos_sin(batch.position[i] * frequencies[j], &cosine, &sine)
+                out.data[i * 2 * h + j] = <float>(cosine * magnitude)
+                out.data[i * 2 * h + h + j] = <float>(sine * magnitude)
     return out
 
 
@@ -46,7 +50,7 @@ def sharpen_(Rows x, Batch batch, double scale, int64_t length, int64_t offset=0
         raise ConfigError(f"positions of {batch.n_rows} rows for {x.n}, in steps of {length}")
     with nogil:
         for i in range(x.n):
-            factor = <float>(1.0 + scale * log1p(floor(<double>(batch.position[i] + offset) / length)))
+            factor = <float>(1.0 + scale * log(1.0 + floor(<double>(batch.position[i] + offset) / length)))
             if factor != 1:
                 for j in range(dim):
                     x.data[i * dim + j] *= factor

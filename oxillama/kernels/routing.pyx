@@ -5,7 +5,7 @@ A row and one of its experts are a pair; pair ``row * k + i`` is the row's i-th 
 
 from cython.parallel cimport prange
 
-from libc.math cimport INFINITY, expf, fabsf, fmaxf
+from libc.math cimport INFINITY, fabsf, fmaxf
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 
@@ -16,6 +16,9 @@ from oxillama.errors import ConfigError
 from oxillama.kernels._table cimport ox_kernels, table
 from oxillama.kernels._team cimport ROUTING, Team, region
 from oxillama.kernels.rows cimport Rows, Vector, row_threads
+
+cdef extern from "ox_math.h":
+    double exp "ox_exp_double"(double x) noexcept nogil
 
 cdef const ox_kernels *K = table()
 
@@ -130,7 +133,7 @@ cdef float _sparsemixer_share(const float *x, int64_t n, float best) noexcept no
     cdef int64_t e
     for e in range(n):
         if not (best - x[e]) / fmaxf(fabsf(x[e]), best) > 0.02:
-            total += expf(x[e] - best)
+            total += <float>exp(x[e] - best)
     return 1 / total
 
 
@@ -141,8 +144,7 @@ cdef void _route_row(const router *o, float *scores, float *choice, int32_t *cho
     if o.gating == SOFTMAX:
         K.softmax(scores, o.n_experts)
     elif o.gating == SIGMOID:
-        for e in range(o.n_experts):
-            scores[e] = 1 / (1 + expf(-scores[e]))
+        K.sigmoid(scores, o.n_experts)
     memcpy(choice, scores, <size_t>o.n_experts * 4)
     if o.bias != NULL:
         K.add(o.bias, choice, o.n_experts)

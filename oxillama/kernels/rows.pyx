@@ -8,7 +8,7 @@ that several matrix products quantise their common input once.
 cimport cython
 from cython.parallel cimport prange
 
-from libc.math cimport INFINITY, expf
+from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
@@ -341,7 +341,8 @@ def gate_sigmoid_(Rows x, Rows gate):
         raise ConfigError(f"a gate of {gate.n} x {gate.dim} for {x.n} rows; it has one value for each")
     with nogil:
         for i in range(x.n):
-            s = 1 / (1 + expf(-gate.data[i]))
+            s = gate.data[i]
+            K.sigmoid(&s, 1)
             for j in range(x.dim):
                 x.data[i * x.dim + j] *= s
     x.q8 = NULL

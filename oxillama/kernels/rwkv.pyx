@@ -1,6 +1,5 @@
 """RWKV-7's state over a batch: what becomes of its projections before and after the rule that evolves it."""
 
-from libc.math cimport exp
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
@@ -17,7 +16,7 @@ from oxillama.kernels.rows cimport Rows, Vector, each_row, row_job
 cdef const ox_kernels *K = table()
 
 cdef float L2_EPS = 1e-24       # of the square: the authors' code bounds a key's length by 1e-12
-cdef float LEAST_LOG_DECAY = <float>-exp(-0.5)
+cdef float LEAST_LOG_DECAY = <float>-0.6065306597126334     # -exp(-1/2)
 
 
 cdef class Rwkv7:

@@ -4,7 +4,7 @@ Candidates are ordered by logit, ties by the lower token id; the order is total,
 how it searches. Logits are float32 as the model gives them; probabilities and sums are computed in double from them.
 """
 
-from libc.math cimport INFINITY, log
+from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memcpy
 
@@ -14,7 +14,7 @@ from oxillama.errors import ConfigError, GenerateError
 from oxillama.kernels._masks cimport apply_mask
 from oxillama.kernels._memory cimport freed, resized
 from oxillama.kernels._weights cimport (
-    BLOCK, Candidate, best_of, copy_logits, deviation, finite, largest, likeliest_of, lowest, place_at, radix_sort,
+    BLOCK, Candidate, best_of, copy_logits, deviation, finite, largest, likeliest_of, log, lowest, place_at, radix_sort,
     total_mass, weight
 )
 

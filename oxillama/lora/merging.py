@@ -177,12 +177,20 @@ def merged(
 def product_rows(change: Change, start: int, end: int) -> NDArray[np.float64]:
     """Rows ``start`` to ``end`` of ``scale * b @ a``, counted through a stack; computed in double."""
     if change.a.ndim == 2:
-        return (change.b[start:end].astype(np.float64) @ change.a.astype(np.float64)) * change.scale
+        return product(change.b[start:end], change.a) * change.scale
     n_out, rows = change.b.shape[-2], []
     while start < end:
         e, first = divmod(start, n_out)
         last = min(n_out, first + end - start)
-        a, b = (x[e if len(x) > 1 else 0].astype(np.float64) for x in (change.a, change.b))
-        rows.append(b[first:last] @ a * change.scale)
+        a, b = (x[e if len(x) > 1 else 0] for x in (change.a, change.b))
+        rows.append(product(b[first:last], a) * change.scale)
         start += last - first
     return np.concatenate(rows)
+
+
+def product(b: NDArray[np.float32], a: NDArray[np.float32]) -> NDArray[np.float64]:
+    """``b @ a``, ranks added in ascending order: numpy's product of matrices has another order on another CPU."""
+    found = np.zeros((len(b), a.shape[1]))
+    for column, row in zip(b.T.astype(np.float64), a.astype(np.float64), strict=True):
+        found += column[:, None] * row
+    return found

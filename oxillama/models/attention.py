@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama._util.rounded import power
 from oxillama.errors import MissingTensorError
 from oxillama.kernels.attention import Attention, KvSlab, attend, store
 from oxillama.kernels.batch import Batch
@@ -162,6 +163,6 @@ def alibi_slopes(n_heads: int, largest: float = 8.0) -> NDArray[np.float32]:
     Press et al., "Train Short, Test Long", 2021, and the authors' code for other numbers of heads.
     """
     n = 1 << (n_heads.bit_length() - 1)
-    slopes = [2 ** (-largest * (i + 1) / n) for i in range(n)]
-    slopes += [2 ** (-largest / 2 * (2 * i + 1) / n) for i in range(n_heads - n)]
+    slopes = [power(2.0, -largest * (i + 1) / n) for i in range(n)]
+    slopes += [power(2.0, -largest / 2 * (2 * i + 1) / n) for i in range(n_heads - n)]
     return np.array(slopes, np.float32)

@@ -19,7 +19,7 @@ from oxillama.models.encoder import check_whole, no_logits, read_encoder_spec
 from oxillama.models.layers import LayerSlabs, read_norm
 from oxillama.models.spec import ModelSpec
 from oxillama.models.traits import Traits
-from oxillama.models.weights import Weights
+from oxillama.models.weights import COMMON, Weights
 
 
 class Bidirectional:
@@ -35,7 +35,7 @@ class Bidirectional:
         if "dense_2.weight" in w or "dense_3.weight" in w:
             n = w.metadata.get_int(f"{spec.arch}.dense_2_feat_out", minimum=1, maximum=1 << 20)
             self.projections = [w.linear("dense_2", n, spec.n_embd), w.linear("dense_3", spec.n_embd, n)]
-        self.n_weight_bytes = 0
+        self.n_weight_bytes, self.arithmetic = 0, COMMON
         self.mapped: Sequence[FileSource] = ()
         self.adaptable: Mapping[str, Adaptable] = {}
         self.classifier: Classifier | None = None

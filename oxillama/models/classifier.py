@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import LoadError
+from oxillama.kernels import elementary
 from oxillama.models.linear import Deltas, Linear, no_deltas
 from oxillama.models.spec import ModelSpec
 from oxillama.models.weights import Weights
@@ -40,11 +41,11 @@ class Classifier:
         """Scores of a hidden state, float32 [n_embd]: float32 [n_labels]. deltas: what adapters add to the layers."""
         x = hidden.astype(np.float64)
         if self.dense is not None:
-            x = np.tanh(self.dense(x, deltas))
+            x = elementary.tanh(self.dense(x, deltas))
         if self.output is not None:
             x = self.output(x, deltas)
         if not self.of_first and len(x) > 1:
-            x = np.exp(x - x.max())
+            x = elementary.exp(x - x.max())
             x /= x.sum()
         return x.astype(np.float32)
 

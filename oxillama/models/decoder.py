@@ -38,7 +38,7 @@ from oxillama.models.spec import ModelSpec
 from oxillama.models.table import Table
 from oxillama.models.traits import Traits
 from oxillama.models.weighed_input import WeighedInput
-from oxillama.models.weights import Weights
+from oxillama.models.weights import COMMON, Weights
 
 ReadMixer = Callable[[ModelSpec, Traits, Weights, int, Residual], Mixer]
 
@@ -62,7 +62,7 @@ class Decoder:
         self.layers = [layer(spec, traits, w, i, read_mixer) for i in range(spec.n_layers)]
         self.norm = read_norm(w, traits.output_norm, spec.n_embd, traits.norm, spec.norm_eps)
         self.output = read_output(spec, traits, w)
-        self.n_weight_bytes = 0
+        self.n_weight_bytes, self.arithmetic = 0, COMMON
         self.mapped: Sequence[FileSource] = ()
         self.adaptable: Mapping[str, Adaptable] = {}
         self.classifier: Classifier | None = None

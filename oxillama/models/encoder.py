@@ -27,7 +27,7 @@ from oxillama.models.layers import LayerSlabs, Residual
 from oxillama.models.spec import ModelSpec, read_spec
 from oxillama.models.table import Table
 from oxillama.models.traits import Traits
-from oxillama.models.weights import Weights
+from oxillama.models.weights import COMMON, Weights
 
 MAX_SEGMENTS = 1 << 16
 
@@ -43,7 +43,7 @@ class Encoder:
         self.norm = SumNorm(spec, w, "token_embd_norm")
         self.rotations = read_rotations(spec, traits, w, context_size)
         self.layers = [EncoderLayer(spec, traits, w, i) for i in range(spec.n_layers)]
-        self.n_weight_bytes = 0
+        self.n_weight_bytes, self.arithmetic = 0, COMMON
         self.mapped: Sequence[FileSource] = ()
         self.adaptable: Mapping[str, Adaptable] = {}
         self.classifier: Classifier | None = None

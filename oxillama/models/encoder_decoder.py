@@ -29,7 +29,7 @@ from oxillama.models.layers import LayerSlabs, read_norm
 from oxillama.models.spec import ModelSpec, read_spec
 from oxillama.models.t5 import Bias, BiasedAttention, Encoder, common_layer, read_biases, read_ffn, read_projections
 from oxillama.models.traits import Traits
-from oxillama.models.weights import Weights
+from oxillama.models.weights import COMMON, Weights
 
 
 class EncoderDecoder:
@@ -44,7 +44,7 @@ class EncoderDecoder:
         tied = "output.weight" not in w
         self.output = w.linear("token_embd" if tied else "output", spec.n_vocab, spec.n_embd)
         self.scale = spec.n_embd**-0.5 if tied else 1.0
-        self.n_weight_bytes = 0
+        self.n_weight_bytes, self.arithmetic = 0, COMMON
         self.mapped: Sequence[FileSource] = ()
         self.adaptable: Mapping[str, Adaptable] = {}
         self.classifier: Classifier | None = None

@@ -8,8 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama._util.rounded import power
 from oxillama.errors import LoadError
 from oxillama.gguf import Metadata
+from oxillama.kernels import elementary
 from oxillama.kernels.activations import sigmoid_, silu_
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.dplr import decaying
@@ -46,8 +48,8 @@ def fading(n_heads: int, i: int, n_layers: int) -> NDArray[np.float32]:
 
     The slopes of ALiBi for a power of two, less steep from layer to layer; MiniMax's own code for the small numbers.
     """
-    slopes = 2.0 ** (-8.0 * np.arange(1, n_heads + 1) / n_heads)
-    return np.exp(-slopes * (1 - i / (n_layers - 1 + 1e-5) + 1e-5)).astype(np.float32)
+    slopes = np.array([power(2.0, -8.0 * head / n_heads) for head in range(1, n_heads + 1)])
+    return elementary.exp(-slopes * (1 - i / (n_layers - 1 + 1e-5) + 1e-5)).astype(np.float32)
 
 
 class LightningAttention(Recurrent):

@@ -27,6 +27,7 @@ class Model(Protocol):
 
     spec: ModelSpec
     n_weight_bytes: int  # held beside the file
+    arithmetic: str  # what the bits depend on, beside the file: see `Weights.arithmetic`
     mapped: Sequence[FileSource]  # files whose bytes are multiplied by where they are mapped
     adaptable: Mapping[str, Adaptable]  # by the tensor's name
     classifier: Classifier | None  # what makes scores for labels of hidden states
@@ -132,6 +133,7 @@ def load_model(
     file: GGUFFile,
     *,
     repack: bool = True,
+    portable: bool = False,
     num_threads: int = 1,
     context_size: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -142,11 +144,12 @@ def load_model(
     ``context_size`` (default: what the model was trained for) chooses between the short and long factors of LongRoPE.
     Raises UnsupportedModelError for an architecture or tensor format we don't have, LoadError and its children for
     metadata and tensors that are missing or don't fit each other. ``progress`` gets the bytes of each matrix repacked.
-    ``place`` decides where weights are, instead of ``repack``; it returns the files that stay mapped.
+    ``place`` decides where weights are, instead of ``repack``; it returns the files that stay mapped. ``portable`` as
+    in `EngineConfig`.
     """
     architecture = find_architecture(file.metadata.arch)
     spec = architecture.read(file)
-    weights = Weights(file)
+    weights = Weights(file, portable=portable)
     model = architecture.build(spec, architecture.traits, weights, context_size or spec.context_length)
     n_blocks = file.metadata.get_int(f"{spec.arch}.block_count")
     for i in range(n_blocks - file.metadata.get_int(f"{spec.arch}.nextn_predict_layers", 0), n_blocks):
@@ -159,5 +162,5 @@ def load_model(
         weights.repack(num_threads, progress)
     else:
         model.mapped = weights.sources
-    model.n_weight_bytes, model.adaptable = weights.n_bytes, weights.adaptable
+    model.n_weight_bytes, model.adaptable, model.arithmetic = weights.n_bytes, weights.adaptable, weights.arithmetic
     return model

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama._util.rounded import log, power
 from oxillama.config import ROPE_SCALINGS
 from oxillama.errors import LoadError, UnsupportedModelError
 from oxillama.gguf import Metadata
@@ -106,7 +107,8 @@ class RopeSpec:
         earlier stay right. Raises LoadError for factors that are not positive and finite.
         """
         i = np.arange(self.n_rot // 2)
-        plain: NDArray[np.float64] = np.power(self._base_for(context_size), -2.0 * i / max(self.n_rot, 1))
+        base = self._base_for(context_size)
+        plain = np.array([power(base, -2.0 * n / self.n_rot) for n in range(self.n_rot // 2)])
         if factors is not None:
             if not (np.isfinite(factors).all() and (factors > 0).all()):
                 raise LoadError("the file's rotary factors are not all positive and finite")
@@ -123,13 +125,13 @@ class RopeSpec:
         if self.scaling != "dynamic":
             return self.base
         longer = max(context_size / self.original_context, 1.0)
-        return float(self.base * (self.factor * longer - (self.factor - 1)) ** (self.n_rot / (self.n_rot - 2)))
+        return self.base * power(self.factor * longer - (self.factor - 1), self.n_rot / (self.n_rot - 2))
 
     def _ramp(self, i: NDArray[np.int64]) -> NDArray[np.float64]:
         """1 for frequencies that turn often within the original context (kept), 0 for slow ones (interpolated)."""
 
         def dimension(turns: float) -> float:
-            return self.n_rot * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+            return self.n_rot * log(self.original_context / (turns * 2 * math.pi)) / (2 * log(self.base))
 
         low, high = dimension(self.beta_fast), dimension(self.beta_slow)
         if self.rounded_ramp:
@@ -160,4 +162,4 @@ class RopeSpec:
         return (self.attn_factor * self._temperature(self.log_multiplier)) ** 2
 
     def _temperature(self, multiplier: float) -> float:
-        return 1 + 0.1 * multiplier * math.log(max(self.factor, 1.0))
+        return 1 + 0.1 * multiplier * log(max(self.factor, 1.0))

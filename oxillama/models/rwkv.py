@@ -28,7 +28,7 @@ from oxillama.models.decoder import Embedding
 from oxillama.models.layers import LayerSlabs, Residual, read_norm
 from oxillama.models.spec import ModelSpec, read_spec
 from oxillama.models.traits import Traits
-from oxillama.models.weights import Weights
+from oxillama.models.weights import COMMON, Weights
 
 MAX_STATE = 1 << 28  # values of one layer
 HEAD_EPS = 64e-5  # of the norms of heads, in the author's code
@@ -46,7 +46,7 @@ class Rwkv:
         self.layers = [RwkvLayer(spec, traits, w, i) for i in range(spec.n_layers)]
         self.norm = read_norm(w, traits.output_norm, spec.n_embd, traits.norm, spec.norm_eps)
         self.output = w.linear("output", spec.n_vocab, spec.n_embd)
-        self.n_weight_bytes = 0
+        self.n_weight_bytes, self.arithmetic = 0, COMMON
         self.mapped: Sequence[FileSource] = ()
         self.adaptable: Mapping[str, Adaptable] = {}
         self.classifier: Classifier | None = None

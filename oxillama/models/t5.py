@@ -12,9 +12,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama._util.rounded import log
 from oxillama.errors import UnsupportedModelError
 from oxillama.gguf import GGUFFile
 from oxillama.gguf.source import FileSource
+from oxillama.kernels import elementary
 from oxillama.kernels.attention import Attention, KvSlab, attend, store
 from oxillama.kernels.batch import Batch
 from oxillama.kernels.matmul import linear, linear_add_, matmul
@@ -28,7 +30,7 @@ from oxillama.models.encoder import check_whole, no_logits
 from oxillama.models.layers import FeedForward, Gated, LayerSlabs, Plain, Residual, read_norm
 from oxillama.models.spec import LayerSpec, ModelSpec, read_spec
 from oxillama.models.traits import Traits
-from oxillama.models.weights import Weights
+from oxillama.models.weights import COMMON, Weights
 
 MAX_DISTANCE = 128  # from which on all distances share a bucket: no key says otherwise
 MAX_BUCKETS = 255  # of which the half that stands for single distances ends before that
@@ -46,7 +48,7 @@ class Encoder:
         biases = read_biases(spec, w, "enc", n_layers, both_ways=True)
         self.layers = [EncoderLayer(spec, traits, w, f"enc.blk.{i}.", bias) for i, bias in enumerate(biases)]
         self.norm = read_norm(w, "enc.output_norm", spec.n_embd, traits.norm, spec.norm_eps)
-        self.n_weight_bytes = 0
+        self.n_weight_bytes, self.arithmetic = 0, COMMON
         self.mapped: Sequence[FileSource] = ()
         self.adaptable: Mapping[str, Adaptable] = {}
         self.classifier: Classifier | None = None
@@ -155,9 +157,8 @@ def buckets_of_distances(n_buckets: int, *, both_ways: bool) -> NDArray[np.int64
     n = n_buckets // 2 if both_ways else n_buckets
     away = np.abs(distances) if both_ways else np.maximum(-distances, 0)
     exact = n // 2
-    steps = np.log(np.maximum(away, 1).astype(np.float32) / np.float32(exact)) / np.float32(
-        np.log(MAX_DISTANCE / exact)
-    )
+    near = np.maximum(away, 1).astype(np.float32) / np.float32(exact)
+    steps = elementary.log(near).astype(np.float32) / np.float32(log(MAX_DISTANCE / exact))
     far = np.minimum(exact + (steps * np.float32(n - exact)).astype(np.int64), n - 1)
     found: NDArray[np.int64] = np.where(away < exact, away, far) + (distances > 0) * (n * both_ways)
     return found

@@ -13,13 +13,14 @@ from oxillama.errors import LoadError, MissingTensorError, UnsupportedModelError
 from oxillama.gguf import GGUFFile, Metadata, TensorInfo
 from oxillama.gguf.pages import release_pages
 from oxillama.gguf.source import FileSource
-from oxillama.kernels._table import kernel_formats
+from oxillama.kernels._table import kernel_formats, tier
 from oxillama.kernels.matrix import Matrix
 from oxillama.kernels.rows import Vector
 from oxillama.models.adaptable import Adaptable, Part, Share, all_of_it, one_of_stack, rows
 from oxillama.models.linear import Linear
 from oxillama.models.table import Table
 
+COMMON = "common"  # arithmetic: the same bits on every CPU
 PIECE = 64 << 20
 CACHED_BYTES = 4 << 20  # of a file's tensors at most that cores keep in caches of their own from token to token
 
@@ -74,8 +75,9 @@ class Weights:
     anything large is allocated.
     """
 
-    def __init__(self, file: GGUFFile) -> None:
-        self._file = file
+    def __init__(self, file: GGUFFile, *, portable: bool = False) -> None:
+        """`portable`: no matrix is multiplied by instructions whose bits other CPUs don't give."""
+        self._file, self._portable = file, portable
         self._unused = set(file.tensors)
         self._n_bytes = sum(t.nbytes for t in file.tensors.values())
         self._stored: list[Stored] = []
@@ -146,9 +148,14 @@ class Weights:
     ) -> Matrix:
         """A tensor, or its bytes from ``first`` to ``end``."""
         data = info.data if end < 0 else info.data[first:end]
-        made = Matrix(data, info.type, shape, bias=bias, name=name, repack=False)
+        made = Matrix(data, info.type, shape, bias=bias, name=name, repack=False, rounds=not self._portable)
         self._keep(made, info.source, info.offset + first)
         return made
+
+    @property
+    def arithmetic(self) -> str:
+        """Name of the arithmetic that products have: COMMON, or that of bfloat16 in a CPU's tier."""
+        return f"bf16 {tier()}" if any(s.matrix.rounds for s in self._stored) else COMMON
 
     def _keep(self, made: Matrix, source: FileSource | None, offset: int) -> None:
         made.from_memory = self._n_bytes > CACHED_BYTES
@@ -156,7 +163,8 @@ class Weights:
 
     def rearranged(self, name: str, data: bytes, type: str, *shape: int) -> Matrix:
         """A matrix made of the tensor ``name``, whose bytes are not as the file has them."""
-        made = Matrix(np.frombuffer(data, np.uint8), type, shape, name=name, repack=False)
+        rounds = not self._portable
+        made = Matrix(np.frombuffer(data, np.uint8), type, shape, name=name, repack=False, rounds=rounds)
         self._keep(made, None, -1)
         self._bare.append(made)
         return made

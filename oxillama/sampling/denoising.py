@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama.errors import ConfigError, GenerateError
+from oxillama.kernels import elementary
 from oxillama.text_settings import DiffusionSettings
 
 __all__ = ["MaskedText", "Step"]
@@ -96,7 +97,7 @@ class MaskedText:
         drawn = [self.draw(row) for row in rows]
         sure = np.array([confidence for _, confidence in drawn])
         if self.settings.order_temperature:  # drawing without replacement: the largest of sums with Gumbel's noise
-            sure = sure / self.settings.order_temperature - np.log(-np.log(self.rng.random(len(sure))))
+            sure = sure / self.settings.order_temperature - elementary.log(-elementary.log(self.rng.random(len(sure))))
         chosen = np.argsort(-sure, kind="stable")[: len(places) if last else int(n)]
         for i in chosen:
             self.tokens[places[i]] = drawn[i][0]
@@ -118,7 +119,7 @@ class MaskedText:
                 second, best = np.partition(p, -2)[-2:] if len(p) > 1 else (0.0, p[0])
                 return token, float(best - second)
             case "entropy":
-                return token, float((p * np.log(p + LEAST)).sum())
+                return token, float((p * elementary.log(p + LEAST)).sum())
         return token, float(self.rng.random())
 
     def probabilities(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -137,7 +138,7 @@ class MaskedText:
 
 
 def softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    p = np.exp(x - x.max())
+    p = elementary.exp(x - x.max())
     found: NDArray[np.float64] = p / p.sum()
     return found
 

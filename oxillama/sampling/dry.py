@@ -1,10 +1,10 @@
 """DRY, "don't repeat yourself" (p-e-w, text-generation-webui #5677; as in llama.cpp): where repetitions may begin."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from oxillama._util.rounded import log, power
 from oxillama.errors import ConfigError
 from oxillama.kernels.repeats import repeat_lengths
 from oxillama.sampler_config import SamplerConfig
@@ -92,5 +92,5 @@ def dry_penalties(tokens: Sequence[int], breaks: Breaks, config: SamplerConfig) 
 
 def _penalty(exponent: int, config: SamplerConfig) -> float:
     if config.dry_base > 1.0:
-        exponent = min(exponent, int(math.log(MOST) / math.log(config.dry_base)))
-    return min(config.dry_multiplier * config.dry_base**exponent, MOST)
+        exponent = min(exponent, int(log(MOST) / log(config.dry_base)))
+    return min(config.dry_multiplier * power(config.dry_base, float(exponent)), MOST)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from oxillama._util.rounded import exp, log, power
 from oxillama.config import SamplerConfig
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.kernels.sampling import Candidates
@@ -132,13 +133,14 @@ def min_p(candidates: Candidates, config: SamplerConfig, state: SamplerState) ->
 
 def top_a(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> None:
     """Keeps tokens with at least a times the square of the highest probability (BlinkDL, RWKV-LM)."""
-    candidates.min_probability(config.top_a / candidates.total_weight() ** 2)
+    total = candidates.total_weight()
+    candidates.min_probability(config.top_a / (total * total))
 
 
 def eta_cutoff(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> None:
     """Keeps tokens with a probability of at least min(eta, sqrt(eta) exp(-entropy)) (Hewitt et al. 2022)."""
     eta = config.eta_cutoff
-    candidates.min_probability(min(eta, math.sqrt(eta) * math.exp(-candidates.entropy())))
+    candidates.min_probability(min(eta, math.sqrt(eta) * exp(-candidates.entropy())))
 
 
 def epsilon_cutoff(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> None:
@@ -171,8 +173,8 @@ def _dynamic_temperature(candidates: Candidates, config: SamplerConfig) -> float
     if n < 2:
         return config.temperature
     low, high = max(0.0, config.temperature - config.dynatemp_range), config.temperature + config.dynatemp_range
-    share = min(1.0, max(0.0, candidates.entropy() / math.log(n)))
-    return low + (high - low) * math.pow(share, config.dynatemp_exponent)
+    share = min(1.0, max(0.0, candidates.entropy() / log(n)))
+    return low + (high - low) * power(share, config.dynatemp_exponent)
 
 
 def draw(candidates: Candidates, config: SamplerConfig, state: SamplerState) -> int:

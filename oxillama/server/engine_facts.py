@@ -10,16 +10,15 @@ from oxillama.chat.tool_display import answer_format
 from oxillama.core.chat import template_for
 from oxillama.engine.engine import Engine
 from oxillama.gguf.mixes import FILE_TYPES
-from oxillama.kernels import _table
 from oxillama.server.json_pieces import Body
 
 __all__ = ["capabilities", "file_facts", "fingerprint_of", "writes_calls"]
 
 
 def fingerprint_of(engine: Engine) -> str:
-    """Equal for servers whose answers with a seed are equal to the bit: of version, CPU tier, model and KV."""
+    """Equal for servers whose answers with a seed are equal to the bit: of version, arithmetic, model and KV."""
     identity = engine.context.snapshots.identity
-    parts: list[Any] = [_table.tier(), engine.config.kv_type, engine.n_vocab]
+    parts: list[Any] = [engine.context.snapshots.arithmetic, engine.config.kv_type, engine.n_vocab]
     if identity is not None:
         known = identity.fingerprint
         parts += [known.file_size, known.head_hash.hex(), known.tail_hash.hex(), known.tensor_hash.hex()]

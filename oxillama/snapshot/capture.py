@@ -129,7 +129,7 @@ class SnapshotWriter:
     def __init__(self, core: SequenceOwner, config: EngineConfig, parts: EngineParts, loras: LoraRegistry) -> None:
         self.core, self.config, self.loras, self.spec = core, config, loras, parts.spec
         self.arch, self.n_vocab, self.context_size = parts.spec.arch, parts.spec.n_vocab, parts.context_size
-        self.num_threads = core.runner.num_threads
+        self.num_threads, self.arithmetic = core.runner.num_threads, parts.arithmetic
         source = shipped_model() if config.model_path is None else config.model_path
         self.model_path = os.path.abspath(source) if isinstance(source, str | os.PathLike) else None
         self.identity, self.tokenizer_identity = parts.identity, parts.tokenizer_identity
@@ -237,7 +237,9 @@ class SnapshotWriter:
         }
         sizes = {"context_size": self.context_size, "num_threads": self.num_threads}
         engine = {"config": config_state(self.config), **sizes}
-        return {"written_by": WRITER, "tier": tier(), "model": model, "engine": engine}
+        return {
+            "written_by": WRITER, "tier": tier(), "arithmetic": self.arithmetic, "model": model, "engine": engine,
+        }  # fmt: skip
 
     @property
     def adapters(self) -> dict[str, Any]:
@@ -253,7 +255,7 @@ class SnapshotWriter:
     # ---- resumption
 
     def known(self, target: Path, base: Path) -> BaseContents:
-        """Contents of a base file; EMPTY_BASE if its chain is at the limit, or other kernels computed it.
+        """Contents of a base file; EMPTY_BASE if its chain is at the limit, or other arithmetic computed it.
 
         Raises SnapshotError's children, also if the file is of another model, or a file that it needs is missing;
         ConfigError if it needs the file that is to be written.
@@ -274,7 +276,7 @@ class SnapshotWriter:
                     f"path {str(target)!r} is a file that base {str(base)!r} needs: give a name that is not in its "
                     "chain of bases, or leave base out"
                 )
-            if len(files) > MAX_CHAIN or reader.state.text("tier") != tier():
+            if len(files) > MAX_CHAIN or reader.state.maybe_text("arithmetic") != self.arithmetic:
                 log.info("%s is not used as the base of %s: it is written whole", base, target)
                 return EMPTY_BASE
             if "tokens" not in reader.ranges:

@@ -27,7 +27,6 @@ from oxillama.errors import (
     SnapshotFormatError,
     SnapshotMismatchError,
 )
-from oxillama.kernels._table import tier
 from oxillama.lora import LoraSet
 from oxillama.sampling import LogitsProcessor, Sampler, SamplerChain
 from oxillama.sampling.sampler import check_processors
@@ -182,9 +181,10 @@ def load_saved(writer: SnapshotWriter, snapshot: OpenSnapshot) -> Contents:
     if kind not in KINDS:
         raise SnapshotFormatError(f"{label}: it is of kind {kind!r}; this engine resumes {' and '.join(KINDS)}")
     writer.check(reader)
-    written = reader.state.text("tier")
-    if written != tier():
-        log.warning("%s was written with kernels for %s: here, with %s, digits may differ", label, written, tier())
+    written = reader.state.maybe_text("arithmetic")
+    if written != writer.arithmetic:
+        by = f"kernels for {reader.state.text('tier')}" if written is None else written
+        log.warning("%s was computed with %s: here, with %s, digits may differ", label, by, writer.arithmetic)
     return reader.saved(writer.expecting(label))
 
 

@@ -33,10 +33,10 @@ def passes(spec, tokens, chunk, block=16):
         yield tokens[n + start : n + start + chunk], first + start, "all", n
 
 
-def logits(path, tokens, *, threads=2, kv_type="f32", kv_block_size=16, chunk=None, repack=True):
+def logits(path, tokens, *, threads=2, kv_type="f32", kv_block_size=16, chunk=None, repack=True, portable=False):
     """Every position's logits, the prompt taken in chunks; hidden states of an encoder, which takes it whole."""
     with gguf.open(path) as file:
-        model = load_model(file, num_threads=threads, repack=repack)
+        model = load_model(file, num_threads=threads, repack=repack, portable=portable)
     n_blocks = -(-len(tokens) // kv_block_size) + 1
     n_slots = 3 if slot_bytes(model.spec.states) else 0
     runner = Runner(

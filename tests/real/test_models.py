@@ -1,6 +1,7 @@
 """Language models that people run: tokens, perplexity, the same bits however served, schemas, calls, and HTTP."""
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -12,7 +13,9 @@ from tokenizers import decoders, models, pre_tokenizers
 
 import oxillama as ox
 from oxillama import gguf
+from oxillama.kernels import _table
 from tests.models import naive
+from tests.processes import ROOT
 from tests.real.packages import model
 
 pytestmark = pytest.mark.real
@@ -76,6 +79,28 @@ def name(request):
 def engine(name):
     with ox.load(model(name), context_size=1024) as engine:
         yield engine
+
+
+IN_A_TIER = """
+import json, sys
+import oxillama as ox
+with ox.load(sys.argv[1], context_size=1024) as engine:
+    done = engine.generate(sys.argv[2], max_tokens=int(sys.argv[3]), temperature=0.0, ignore_eos=True, logprobs=0)
+    print(json.dumps([done.token_ids, [one.logprob.hex() for one in done.logprobs]]))
+"""
+
+
+def test_every_tier_writes_the_same(name):
+    """Greedy tokens, and the bits of their log-probabilities; 300 of the smaller model."""
+    n, found = 300 if name == "smollm2" else 40, {}
+    for tier in _table.usable_tiers():
+        env = os.environ | {"OXILLAMA_TIER": tier, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", IN_A_TIER, str(model(name)), TEXT, str(n)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        found[tier] = json.loads(done.stdout)
+    first, *others = found.values()
+    assert len(first[0]) == n
+    assert all(other == first for other in others)
 
 
 def test_tokens_are_those_of_the_models_own_tokenizer(name, engine):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oxillama._util.rounded import log2
 from oxillama.config import SamplerConfig
 from oxillama.errors import GenerateError
 from oxillama.sampling import Sampler
@@ -23,7 +24,7 @@ def plain_sample(row, c, history, memory):
         left = twin.mirostat_v1(left, len(row), memory[1]) if c.mirostat == 1 else twin.mirostat_v2(left, memory[1])
         memory[0] = twin.xorshift(memory[0])
         token = twin.draw(left, twin.uniform(memory[0]))
-        memory[1] -= c.mirostat_eta * (-math.log2(twin.probability(left, token)) - c.mirostat_tau)
+        memory[1] -= c.mirostat_eta * (-log2(twin.probability(left, token)) - c.mirostat_tau)
         return token
     if c.temperature == 0.0:
         return twin.ordered(left)[0][0]

@@ -8,8 +8,22 @@ import math
 
 import numpy as np
 
+from oxillama._util import rounded
+
 LN2 = (0.6931471803691238, 1.9082149292705877e-10)
 BLOCK = 256
+
+
+def log(x):
+    """log of x = 2^k m, m from sqrt(1/2) to sqrt(2): 2 atanh(s) with s = (m - 1) / (m + 1), by its series."""
+    m, k = math.frexp(x)
+    m, k = (m, k) if m > 1.4142135623730951 / 2 else (2 * m, k - 1)
+    f = m - 1
+    s = f / (2 + f)
+    z, series = s * s, 1 / 23
+    for n in range(21, 1, -2):
+        series = series * z + 1 / n
+    return k * LN2[0] + (f - (s * f - 2 * s * (series * z) - k * LN2[1]))
 
 
 def exp(x):
@@ -81,7 +95,7 @@ def expected_distance(items):
 
 
 def entropy(items):
-    return math.log(total(weights(items))) - expected_distance(items)
+    return log(total(weights(items))) - expected_distance(items)
 
 
 # ---- what changes logits
@@ -126,9 +140,9 @@ def temperature(items, t):
 def dynamic_temperature(items, t, spread, exponent):
     n = sum(logit > -math.inf for _, logit in items)
     if n > 1 and spread > 0:
-        share = min(1.0, max(0.0, entropy(items) / math.log(n)))
+        share = min(1.0, max(0.0, entropy(items) / rounded.log(n)))
         low = max(0.0, t - spread)
-        t = low + (t + spread - low) * share**exponent
+        t = low + (t + spread - low) * rounded.power(share, exponent)
     return temperature(items, t) if t > 0 else top_k(items, 1)
 
 
@@ -141,7 +155,7 @@ def dry(tokens, limit, least, multiplier, base):
             n += 1
         if n >= least:
             token = tokens[place]
-            found[token] = max(found.get(token, 0.0), multiplier * base ** (n - least))
+            found[token] = max(found.get(token, 0.0), multiplier * rounded.power(base, float(n - least)))
     return found
 
 
@@ -191,11 +205,11 @@ def min_probability(items, p):
 
 
 def top_a(items, a):
-    return min_probability(items, a / total(weights(items)) ** 2)
+    return min_probability(items, a / (total(weights(items)) * total(weights(items))))
 
 
 def eta_cutoff(items, eta):
-    return min_probability(items, min(eta, math.sqrt(eta) * math.exp(-entropy(items))))
+    return min_probability(items, min(eta, math.sqrt(eta) * rounded.exp(-entropy(items))))
 
 
 def typical_p(items, p):
@@ -259,7 +273,7 @@ def mirostat_v1(items, n_vocab, mu):
     best = [logit for _, logit in ordered(items)[:100] if logit > -math.inf]
     if len(best) < 2:
         return top_k(items, 1)
-    t = [math.log((i + 2) / (i + 1)) for i in range(len(best) - 1)]
+    t = [rounded.log((i + 2) / (i + 1)) for i in range(len(best) - 1)]
     b = [best[i] - best[i + 1] for i in range(len(best) - 1)]
     s = sum(x * y for x, y in zip(t, b, strict=True)) / sum(x * x for x in t)
     e = s - 1
@@ -270,7 +284,7 @@ def mirostat_v1(items, n_vocab, mu):
 
 def mirostat_v2(items, mu):
     w = weights(items)
-    bound = 2.0**-mu * total(w)
+    bound = rounded.power(2.0, -mu) * total(w)
     return heavy(items, bound) if bound <= 1.0 else top_k(items, 1)
 
 

@@ -6,7 +6,7 @@ import oxillama as ox
 from oxillama.errors import SnapshotFileError
 from oxillama.snapshot import snapshot_info
 from oxillama.snapshot.format import reader as saved
-from tests.fakes import core_of, sequence_of, session_of
+from tests.fakes import core_of, sequence_of, session_of, snapshots_of
 from tests.snapshot.models import same, tokens_of
 from tests.snapshot.read_back import KINDS, Walk, check, lengths, opened, requests
 
@@ -93,9 +93,9 @@ def test_a_chain_is_not_longer_than_can_be_read(engine, tmp_path, monkeypatch):
             assert sequence_of(session).n_computed == 20 * (i + 1)
 
 
-def test_a_base_of_other_kernels_is_not_used(engine, tmp_path, monkeypatch):
+def test_a_base_of_other_arithmetic_is_not_used(engine, tmp_path, monkeypatch):
     chain(engine, tmp_path, 1)
-    monkeypatch.setattr("oxillama.snapshot.capture.tier", lambda: "other")
+    monkeypatch.setattr(snapshots_of(engine), "arithmetic", "bf16 amx")
     engine.snapshot(tmp_path / "1", base=tmp_path / "0")
     assert snapshot_info(tmp_path / "1").base is None
 

@@ -6,9 +6,9 @@ numbers of each layer's activation in keys without the architecture's name.
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
+from oxillama._util.rounded import exp, log
 from oxillama.errors import UnsupportedModelError
 from oxillama.gguf import Metadata
 from oxillama.kernels.activations import xielu_
@@ -32,7 +32,7 @@ def read_xielu(m: Metadata, n_layers: int, i: int) -> tuple[float, float, float,
 
 
 def softplus(x: float) -> float:
-    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+    return max(x, 0.0) + log(1.0 + exp(-abs(x)))
 
 
 class ApertusLayer(Layer):

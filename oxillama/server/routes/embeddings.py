@@ -14,6 +14,7 @@ from oxillama._util.float_text import json_of
 from oxillama.core.embedding import EmbeddingBatch
 from oxillama.core.prompts import Side
 from oxillama.core.ranking import ranked, read_pairs
+from oxillama.kernels import elementary
 from oxillama.server.embedding_run import check_count, check_size, computed, engine_errors
 from oxillama.server.errors import bad_value
 from oxillama.server.exchange import PART, Exchange, dumped, new_id
@@ -174,7 +175,7 @@ async def score(exchange: Exchange) -> None:
         if ranks:
             scores = [float(row[0]) for row in rows]
         else:
-            scores = [float(np.dot(rows[i].astype(np.float64), rows[i + 1])) for i in range(0, len(rows), 2)]
+            scores = [float((rows[i].astype(np.float64) * rows[i + 1]).sum()) for i in range(0, len(rows), 2)]
         data = [{"index": i, "object": "score", "score": value} for i, value in enumerate(scores)]
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         head = {"id": new_id("score-"), "object": "list", "created": int(time.time()), "model": chosen.name}
@@ -211,8 +212,8 @@ def probabilities(scores: NDArray[np.float32], are_logits: bool) -> NDArray[np.f
     there."""
     x = scores.astype(np.float64)
     if len(x) == 1:
-        return 1 / (1 + np.exp(-x))
-    powers = np.exp(x - x.max()) if are_logits else x
+        return 1 / (1 + elementary.exp(-x))
+    powers = elementary.exp(x - x.max()) if are_logits else x
     return np.asarray(powers / powers.sum())
 
 

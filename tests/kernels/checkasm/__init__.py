@@ -36,9 +36,14 @@ def setup_py():
     return module
 
 
-def compile_all(folder: Path, machine: str, extra: list[str]) -> list[Path]:
-    """Objects of the kernels and the driver in ``folder``, as far as they are stale; ``extra`` flags come last."""
-    setup = setup_py()
+def compile_all(
+    folder: Path, machine: str, extra: list[str], command: list[str] | None = None, tiers: list[str] | None = None
+) -> list[Path]:
+    """Objects of the kernels and the driver in ``folder``, as far as they are stale; ``extra`` flags come last.
+
+    command: of a compiler, where it isn't the machine's usual one. tiers: beside the scalar one; None: all.
+    """
+    setup, command = setup_py(), command or compiler(machine)
     folder.mkdir(parents=True, exist_ok=True)
 
     def compile_one(job: tuple[str, list[str]]) -> Path:
@@ -46,18 +51,24 @@ def compile_all(folder: Path, machine: str, extra: list[str]) -> list[Path]:
         output = folder / (source.replace("/", "_") + ".o")
         flags = [*setup.COMMON, *flags, *extra, "-MMD"]
         if setup.is_stale(output):
-            subprocess.run([*compiler(machine), *flags, "-c", source, "-o", str(output)], check=True, cwd=ROOT)
+            subprocess.run([*command, *flags, "-c", source, "-o", str(output)], check=True, cwd=ROOT)
         return output
 
     shapes = ["-Wno-missing-field-initializers"]  # the driver's lists of shapes leave out zeros at the end
     driver = [(str(p.relative_to(ROOT)), shapes) for p in sorted(HERE.glob("*.c"))]
-    jobs = sorted([*setup.kernel_sources(machine), *driver], key=lambda job: "/gemm_" not in job[0])
+    jobs = sorted([*setup.kernel_sources(machine, tiers), *driver], key=lambda job: "/gemm_" not in job[0])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(compile_one, jobs))
 
 
-def link(objects: list[Path], output: Path, machine: str, extra: list[str]) -> Path:
+def link(objects: list[Path], output: Path, machine: str, extra: list[str], command: list[str] | None = None) -> Path:
     static = [] if machine == NATIVE else ["-static"]  # an emulator finds no libraries
     files = [str(f) for f in objects]
-    subprocess.run([*compiler(machine), *files, *extra, *static, "-o", str(output), "-lm"], check=True)
+    command = command or compiler(machine)
+    subprocess.run([*command, *files, *extra, *static, "-o", str(output), "-lm"], check=True)
     return output
+
+
+def digests(printed: str) -> dict[str, str]:
+    """What the driver says of each tier: the digest of what is right."""
+    return dict(line.split() for line in printed.splitlines())

@@ -17,13 +17,17 @@ void note_slot(size_t offset);
 /* What is being done now, for the message if it crashes or fails. */
 void doing(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void expect(int holds, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* |a - b| <= bound, or both NaN, in each of n places */
+/* The same bits, or both NaN, in each of n places: csrc/README.md says what a NaN need not keep. */
+void expect_same(const float *a, const float *b, int64_t n);
+/* |a - b| <= bound, or both NaN, in each of n places: of products of bfloat16 alone, whose order is their own */
 void expect_near(const float *a, const float *b, int64_t n, double bound);
 void expect_equal(const void *a, const void *b, size_t bytes);
 
 uint64_t random_bits(void);
 float random_float(void); /* -1 to 1 */
 void fill_floats(float *x, int64_t n, float scale);
+/* Zeros of both signs, subnormals, the largest and the smallest numbers, infinities and NaN among others. */
+void fill_specials(float *x, int64_t n);
 
 /* n bytes at a multiple of `align`, otherwise at any address, often just before a page that can't be touched; bytes
  * around them are watched. Lives until release(). */
@@ -37,6 +41,7 @@ void release(void);
 void check_rows(const ox_kernels *scalar, const ox_kernels *t);
 void check_formats(const ox_kernels *scalar, const ox_kernels *t);
 void check_products(const ox_kernels *scalar, const ox_kernels *t, int64_t most); /* of up to so many tokens */
+void check_products_of(const ox_kernels *scalar, const ox_kernels *t, int kernel); /* of one format */
 void check_attention(const ox_kernels *scalar, const ox_kernels *t);
 void check_choice(const ox_kernels *scalar, const ox_kernels *t);
 void check_recurrent(const ox_kernels *scalar, const ox_kernels *t);

@@ -1,13 +1,16 @@
 /* Short convolutions, selective scans and the delta rules. */
 #include "check.h"
 
-#define EPS 1.1920929e-7
 #define GAP 3 /* floats between the rows of inputs and outputs */
+
+static int special_values; /* among the inputs */
 
 static const float *random_floats(int64_t n, float scale)
 {
     static float x[1 << 16];
     fill_floats(x, n, scale);
+    if (special_values)
+        fill_specials(x, n);
     return copy(x, (size_t)n * 4, 4);
 }
 
@@ -40,8 +43,8 @@ static void check_conv(const ox_kernels *scalar, const ox_kernels *t, int64_t ch
     a.write = place((size_t)state * 4, 4), b.write = place((size_t)state * 4, 4);
     CALL(scalar, conv1d)(&a);
     CALL(t, conv1d)(&b);
-    expect_near(a.y, b.y, (tokens - 1) * stride + channels, 64 * (taps + 4) * EPS);
-    expect_equal(a.write, b.write, (size_t)state * 4);
+    expect_same(a.y, b.y, (tokens - 1) * stride + channels);
+    expect_same(a.write, b.write, state);
     release();
 }
 
@@ -87,15 +90,16 @@ static void check_scan(const ox_kernels *scalar, const ox_kernels *t, int64_t ch
     a.write = random_state(channels, n_state, 9), b.write = memcpy(random_state(channels, n_state, 0), a.write, (size_t)state * 4);
     (shared ? CALL(scalar, scan2) : CALL(scalar, scan1))(&a);
     (shared ? CALL(t, scan2) : CALL(t, scan1))(&b);
-    expect_near(a.write, b.write, state, 400 * EPS);
-    expect_near(a.y, b.y, (tokens - 1) * stride + channels, 400 * n_state * EPS);
+    expect_same(a.write, b.write, state);
+    expect_same(a.y, b.y, (tokens - 1) * stride + channels);
     release();
 }
 
 /* Scaled to unit length, so that states stay bounded. */
 static const float *random_units(int64_t rows, int64_t stride, int64_t n)
 {
-    float *x = memcpy(place((size_t)((rows - 1) * stride + n) * 4, 4), random_rows(rows, stride, n, 1), (size_t)((rows - 1) * stride + n) * 4);
+    float *x = place((size_t)((rows - 1) * stride + n) * 4, 4); /* before the numbers are drawn, whatever a compiler likes */
+    memcpy(x, random_rows(rows, stride, n, 1), (size_t)((rows - 1) * stride + n) * 4);
     for (int64_t i = 0; i < rows; i++) {
         double sum = 1e-6;
         for (int64_t j = 0; j < n; j++)
@@ -115,7 +119,7 @@ static const float *random_shares(int64_t rows, int64_t stride)
     return sealed(x);
 }
 
-/* Panels and what they are multiplied by, which stays near one: what is compared is as large as what it stands for. */
+/* Panels and what they are multiplied by. */
 static float *random_matrix_state(int64_t k_dim, int64_t v_dim, float scale)
 {
     int64_t n = (int64_t)ox_delta_state((size_t)k_dim, (size_t)v_dim);
@@ -124,13 +128,6 @@ static float *random_matrix_state(int64_t k_dim, int64_t v_dim, float scale)
     for (int64_t i = n - 16; i < n; i++)
         h[i] = i == n - 16 ? 0.5f : 0;
     return h;
-}
-
-/* The state that panels and their factor stand for. */
-static void multiply_out(float *h, int64_t n)
-{
-    for (int64_t i = 0; i < n - 16; i++)
-        h[i] *= h[n - 16];
 }
 
 static void check_delta(const ox_kernels *scalar, const ox_kernels *t, int64_t k_dim, int64_t v_dim, int64_t tokens, int form)
@@ -150,10 +147,8 @@ static void check_delta(const ox_kernels *scalar, const ox_kernels *t, int64_t k
     a.write = random_matrix_state(k_dim, v_dim, 9), b.write = memcpy(random_matrix_state(k_dim, v_dim, 0), a.write, (size_t)state * 4);
     CALL(scalar, delta)(&a);
     CALL(t, delta)(&b);
-    expect(a.write[state - 16] == b.write[state - 16], "the factor is %.9g, expected %.9g", b.write[state - 16], a.write[state - 16]);
-    multiply_out(a.write, state), multiply_out(b.write, state);
-    expect_near(a.write, b.write, state, 400 * EPS);
-    expect_near(a.y, b.y, (tokens - 1) * v_stride + v_dim, 400 * EPS);
+    expect_same(a.write, b.write, state);
+    expect_same(a.y, b.y, (tokens - 1) * v_stride + v_dim);
     release();
 }
 
@@ -176,8 +171,8 @@ static void check_dplr(const ox_kernels *scalar, const ox_kernels *t, int64_t k_
     a.write = random_state(v_dim, k_dim, 9), b.write = memcpy(random_state(v_dim, k_dim, 0), a.write, (size_t)state * 4);
     CALL(scalar, dplr)(&a);
     CALL(t, dplr)(&b);
-    expect_near(a.write, b.write, state, 400 * EPS);
-    expect_near(a.y, b.y, (tokens - 1) * v_stride + v_dim, 400 * EPS);
+    expect_same(a.write, b.write, state);
+    expect_same(a.y, b.y, (tokens - 1) * v_stride + v_dim);
     release();
 }
 
@@ -188,20 +183,19 @@ static void check_parts_of_delta(const ox_kernels *scalar, const ox_kernels *t, 
     doing("decay of %d", (int)n);
     CALL(scalar, decay)(x, z, w, a, n);
     CALL(t, decay)(x, z, w, b, n);
-    for (int64_t i = 0; i < n; i++)
-        expect_near(a + i, b + i, 1, 40 * EPS * fmax(1, a[i])); /* w may be positive here */
+    expect_same(a, b, n);
     doing("bounded_decay of %d", (int)n);
     CALL(scalar, bounded_decay)(x, z, 1.7f, -2.3f, a, n);
     CALL(t, bounded_decay)(x, z, 1.7f, -2.3f, b, n);
-    expect_near(a, b, n, 40 * EPS);
+    expect_same(a, b, n);
     doing("l2_norm of %d", (int)n);
     CALL(scalar, l2_norm)(x, a, n, 1e-6f, 0.3f);
     CALL(t, l2_norm)(x, b, n, 1e-6f, 0.3f);
-    expect_near(a, b, n, 8 * EPS);
+    expect_same(a, b, n);
     doing("gated_norm of %d", (int)n);
     CALL(scalar, gated_norm)(x, z, w, a, n, 1e-6f);
     CALL(t, gated_norm)(x, z, w, b, n, 1e-6f);
-    expect_near(a, b, n, 200 * EPS);
+    expect_same(a, b, n);
     release();
 }
 
@@ -210,10 +204,11 @@ void check_recurrent(const ox_kernels *scalar, const ox_kernels *t)
     static const int channels[] = {1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 64, 70}, tokens[] = {1, 2, 3, 5, 31, 32, 33, 70};
     static const int states[] = {1, 5, 8, 16, 19, 24, 32};
     for (int i = 0; i < COUNT(channels); i++)
-        for (int form = 0; form < 32; form++) {
+        for (int form = 0; form < 64; form++) {
+            special_values = form % 32 > 24;
             int n = tokens[random_bits() % COUNT(tokens)];
             check_conv(scalar, t, channels[i], 1 + (int)(random_bits() % 6), n, form & 15);
-            check_scan(scalar, t, channels[i], states[random_bits() % COUNT(states)], n, form);
+            check_scan(scalar, t, channels[i], states[random_bits() % COUNT(states)], n, form & 31);
             check_delta(scalar, t, states[random_bits() % COUNT(states)], channels[i], n, form & 3);
             check_dplr(scalar, t, states[random_bits() % COUNT(states)], channels[i], n, form & 3);
             check_parts_of_delta(scalar, t, channels[i]);
