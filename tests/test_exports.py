@@ -86,6 +86,12 @@ def test_public_name_exists_and_is_documented(name):
     assert name in dir(oxillama)
 
 
+def test_dir_lists_public_names_alone():
+    """Also after parts of the package were imported, whose names its module has too."""
+    code = "import oxillama; oxillama.load; import oxillama.gguf.reader, oxillama.server; print(*dir(oxillama))"
+    assert {name for name in python(code) if not name.startswith("__")} == PUBLIC
+
+
 def test_star_import_gives_exactly_the_public_names():
     code = "before = set(dir()); from oxillama import *; print(*sorted(set(dir()) - before - {'before'}))"
     assert set(python(code)) == PUBLIC
