@@ -25,6 +25,7 @@ SERVER = PACKAGE / "server"
 DATA = PACKAGE / "data"
 RAY = PACKAGE / "ray"
 EXAMPLES = PACKAGE / "examples"
+INTEGRATIONS = PACKAGE / "integrations"
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTENSIONS = sorted(PACKAGE.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"))
 
@@ -390,7 +391,8 @@ def test_dependencies_are_few():
 def test_every_import_is_a_declared_dependency():
     """huggingface_hub comes with tokenizers; the drop-in asks for packages of callers that want their objects."""
     declared = names(SETTINGS["project"]["dependencies"])
-    found = third_party_imports(p for p in PACKAGE.rglob("*.py") if not {SERVER, DATA, RAY, EXAMPLES} & {*p.parents})
+    apart = {SERVER, DATA, RAY, EXAMPLES, INTEGRATIONS}
+    found = third_party_imports(p for p in PACKAGE.rglob("*.py") if not apart & {*p.parents})
     assert {"numpy", "tokenizers", "jinja2"} <= found <= declared | {"huggingface_hub", "openai", "transformers"}
     compat = third_party_imports((PACKAGE / "compat").rglob("*.py"))
     assert {"openai", "transformers"} <= compat
@@ -423,6 +425,15 @@ def test_clusters_import_what_their_extra_brings():
     assert third_party_imports(RAY.rglob("*.py")) == names(SETTINGS["project"]["optional-dependencies"]["ray"]) - {
         "oxillama-cpu"
     }
+
+
+@pytest.mark.parametrize(("module", "extra", "library"), [("lm_eval", "lm-eval", "lm_eval")])
+def test_integrations_import_what_their_extras_bring(module, extra, library):
+    extras = SETTINGS["project"]["optional-dependencies"]
+    assert any(name.replace("-", "_").startswith(library) for name in names(extras[extra]))
+    assert extra in re.search(r"\[(.*)\]", extras["integrations"][0])[1].split(",")
+    found = third_party_imports([INTEGRATIONS / f"{module}.py"]) - names(SETTINGS["project"]["dependencies"])
+    assert found - {"pydantic"} == {library}  # which the others need, too
 
 
 def test_extras_that_the_instructions_name():

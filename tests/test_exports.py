@@ -14,7 +14,7 @@ import pytest
 import oxillama
 
 PACKAGE = Path(oxillama.__file__).parent
-PROGRAMS = ("__main__", "oxillama.examples.")  # which import what may not be installed
+PROGRAMS = ("__main__", "oxillama.examples.", "oxillama.integrations.")  # which import what may not be installed
 GENERATED = "oxillama._util._memoryviews"  # by Cython, which gives it no docstring
 MODULES = sorted(
     module.name
