@@ -39,8 +39,8 @@ class OxillamaLM(TemplateLM):
     """An engine as the harness calls it.
 
     pretrained: a path, None for the model that ships with the package, or an `Engine`. max_gen_toks: tokens that a task
-        generates at most, unless it says otherwise. engine: fields of `EngineConfig`, which may also stand alone, as the harness's
-        `--model_args` has them: `num_threads=8`.
+        generates at most, unless it says otherwise.
+    engine: fields of `EngineConfig`, which may also stand alone, as `--model_args` has them: `num_threads=8`.
 
     Texts are read as the harness's own models read them: the text of a control token is that token. What is longer than
     the context loses its beginning. `close` closes an engine that was opened here.
