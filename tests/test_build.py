@@ -427,7 +427,9 @@ def test_clusters_import_what_their_extra_brings():
     }
 
 
-@pytest.mark.parametrize(("module", "extra", "library"), [("lm_eval", "lm-eval", "lm_eval")])
+@pytest.mark.parametrize(
+    ("module", "extra", "library"), [("lm_eval", "lm-eval", "lm_eval"), ("langchain", "langchain", "langchain_core")]
+)
 def test_integrations_import_what_their_extras_bring(module, extra, library):
     extras = SETTINGS["project"]["optional-dependencies"]
     assert any(name.replace("-", "_").startswith(library) for name in names(extras[extra]))

@@ -171,9 +171,9 @@ class SentenceTransformer:
         """Similarity of each vector of the first to each of the second, float32 [n, m]; distances are negative."""
         a, b = rows_of(embeddings1), rows_of(embeddings2)
         if self.similarity_fn_name == "euclidean":
-            return -np.sqrt(np.stack([((row - b) ** 2).sum(1) for row in a]))
+            return np.stack([-np.sqrt(((row - b) ** 2).sum(1)) for row in a])
         if self.similarity_fn_name == "manhattan":
-            return -np.stack([np.abs(row - b).sum(1) for row in a])
+            return np.stack([-np.abs(row - b).sum(1) for row in a])
         if self.similarity_fn_name == "cosine":
             a, b = unit(a), unit(b)
         products: NDArray[np.float32] = a @ b.T
@@ -204,5 +204,6 @@ def rows_of(vectors: Any) -> NDArray[np.float32]:
 def unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows divided by their length; those of zeros stay."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    found: NDArray[np.float32] = rows / np.where(lengths > 0, lengths, np.float32(1))
+    found = np.zeros_like(rows)
+    np.divide(rows, lengths, out=found, where=lengths > 0)
     return found
