@@ -428,7 +428,12 @@ def test_clusters_import_what_their_extra_brings():
 
 
 @pytest.mark.parametrize(
-    ("module", "extra", "library"), [("lm_eval", "lm-eval", "lm_eval"), ("langchain", "langchain", "langchain_core")]
+    ("module", "extra", "library"),
+    [
+        ("lm_eval", "lm-eval", "lm_eval"),
+        ("langchain", "langchain", "langchain_core"),
+        ("llama_index", "llama-index", "llama_index"),
+    ],
 )
 def test_integrations_import_what_their_extras_bring(module, extra, library):
     extras = SETTINGS["project"]["optional-dependencies"]
