@@ -53,6 +53,10 @@ class Embed(Mapper):
     def inputs(self) -> tuple[str, ...]:
         return (self._input,) if self._input is not None else self._template.columns if self._template else ()
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return () if self._input is None else (self._input,)
+
     @lazy
     def _type(self) -> ColumnType:
         """The type of a vector, read off that of a text."""
