@@ -25,6 +25,7 @@ SERVER = PACKAGE / "server"
 DATA = PACKAGE / "data"
 RAY = PACKAGE / "ray"
 EXAMPLES = PACKAGE / "examples"
+INTEGRATIONS = PACKAGE / "integrations"
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTENSIONS = sorted(PACKAGE.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"))
 
@@ -393,7 +394,8 @@ def test_dependencies_are_few():
 def test_every_import_is_a_declared_dependency():
     """huggingface_hub comes with tokenizers; the drop-in asks for packages of callers that want their objects."""
     declared = names(SETTINGS["project"]["dependencies"])
-    found = third_party_imports(p for p in PACKAGE.rglob("*.py") if not {SERVER, DATA, RAY, EXAMPLES} & {*p.parents})
+    apart = {SERVER, DATA, RAY, EXAMPLES, INTEGRATIONS}
+    found = third_party_imports(p for p in PACKAGE.rglob("*.py") if not apart & {*p.parents})
     assert {"numpy", "tokenizers", "jinja2"} <= found <= declared | {"huggingface_hub", "openai", "transformers"}
     compat = third_party_imports((PACKAGE / "compat").rglob("*.py"))
     assert {"openai", "transformers"} <= compat
@@ -426,6 +428,22 @@ def test_clusters_import_what_their_extra_brings():
     assert third_party_imports(RAY.rglob("*.py")) == names(SETTINGS["project"]["optional-dependencies"]["ray"]) - {
         "oxillama-cpu"
     }
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "library"),
+    [
+        ("lm_eval", "lm-eval", "lm_eval"),
+        ("langchain", "langchain", "langchain_core"),
+        ("llama_index", "llama-index", "llama_index"),
+    ],
+)
+def test_integrations_import_what_their_extras_bring(module, extra, library):
+    extras = SETTINGS["project"]["optional-dependencies"]
+    assert any(name.replace("-", "_").startswith(library) for name in names(extras[extra]))
+    assert extra in re.search(r"\[(.*)\]", extras["integrations"][0])[1].split(",")
+    found = third_party_imports([INTEGRATIONS / f"{module}.py"]) - names(SETTINGS["project"]["dependencies"])
+    assert found - {"pydantic", "click"} == {library}  # which needs those
 
 
 def test_extras_that_the_instructions_name():

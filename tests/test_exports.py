@@ -14,7 +14,7 @@ import pytest
 import oxillama
 
 PACKAGE = Path(oxillama.__file__).parent
-PROGRAMS = ("__main__", "oxillama.examples.")  # which import what may not be installed
+PROGRAMS = ("__main__", "oxillama.examples.", "oxillama.integrations.")  # which import what may not be installed
 GENERATED = "oxillama._util._memoryviews"  # by Cython, which gives it no docstring
 MODULES = sorted(
     module.name
@@ -84,6 +84,12 @@ def test_public_name_exists_and_is_documented(name):
     thing = getattr(oxillama, name)
     assert inspect.getdoc(thing)
     assert name in dir(oxillama)
+
+
+def test_dir_lists_public_names_alone():
+    """Also after parts of the package were imported, whose names its module has too."""
+    code = "import oxillama; oxillama.load; import oxillama.gguf.reader, oxillama.server; print(*dir(oxillama))"
+    assert {name for name in python(code) if not name.startswith("__")} == PUBLIC
 
 
 def test_star_import_gives_exactly_the_public_names():

@@ -23,7 +23,7 @@ LAYERS = (
     ("compat", "server"),
     ("data",),
     ("ray",),
-    ("cli", "__main__", "examples"),
+    ("cli", "__main__", "examples", "integrations"),
 )
 # Parts on one layer that must not know each other, and more: part -> what it never imports.
 NEVER = {

@@ -21,8 +21,9 @@ BARE = re.compile(
 PERSON = re.compile(r"\b(?:whoever|somebody|nobody|whom|at hand)\b|(?<!\S)who\b", re.IGNORECASE)
 # Folders whose prose names persons nowhere.
 FINISHED = (
-    "_util", "cli", "core", "drafts", "engine", "examples", "gguf", "grammar", "kernels", "kv_cache", "lora", "models",
-    "chat", "data", "offload", "sampling", "scheduling", "server", "shipped", "snapshot", "speculative", "tokenizer",
+    "_util", "cli", "core", "drafts", "engine", "examples", "gguf", "grammar", "integrations", "kernels", "kv_cache",
+    "lora", "models", "chat", "data", "offload", "sampling", "scheduling", "server", "shipped", "snapshot",
+    "speculative", "tokenizer",
 )  # fmt: skip
 QUOTED = re.compile(r'(?s)r?"""(.*?)"""')
 

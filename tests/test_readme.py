@@ -223,7 +223,10 @@ def tool_example(variables, printed):
 
 
 # Of a page whose examples call other libraries; .ci/run installs all of them.
-NEEDED = {"oxillama/data/README.md": ("pyarrow", "pandas", "polars", "duckdb")}
+NEEDED = {
+    "oxillama/data/README.md": ("pyarrow", "pandas", "polars", "duckdb"),
+    "oxillama/integrations/README.md": ("lm_eval", "langchain_core", "llama_index.core", "llm"),
+}
 RESULTS = {"README.md": first_example, "oxillama/chat/README.md": tool_example}
 
 

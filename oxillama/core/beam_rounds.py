@@ -8,9 +8,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, cast
 
-from oxillama._util.checks import check_keywords, check_type, given_of
+from oxillama._util.checks import check_int, check_keywords, check_type, given_of
 from oxillama._util.pickling import stays_here
-from oxillama.config import SamplerConfig, field_names
+from oxillama.config import MAX_CONTEXT, SamplerConfig, field_names
 from oxillama.core.beam_search import BeamOptions, BeamSearch, BeamSearchConfig
 from oxillama.core.draft_options import DRAFT_FIELDS
 from oxillama.core.engine_core import EngineCore
@@ -42,6 +42,7 @@ class BeamKeywords(ShapingOptions, ServingKeywords, total=False):
 
     beam_width: int
     max_new_tokens: int
+    max_tokens: int
     length_penalty: float
     early_stopping: bool
 
@@ -145,7 +146,7 @@ def start_search(
     core.check_generates()
     one = read_prompt("prompt", prompt, "beam_search() takes")
     check_beam_options(options)
-    options = given_of(options)
+    options = _renamed(given_of(options))
     chosen = check_type("config", BeamSearchConfig() if config is None else config, BeamSearchConfig)
     found = BeamOptions(
         replace(chosen, **_those(options, _CONFIG)),
@@ -167,6 +168,16 @@ def check_beam_options(options: Iterable[str]) -> None:
         if name in DRAFT_FIELDS:
             raise ConfigError(f"{name} is not for beam_search(), which has several texts instead of one to draft for")
     check_keywords("beam_search", options, ("config", *BeamSearchOptions.__annotations__))
+
+
+def _renamed(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with `max_tokens`, as other calls name it, under its name here. Raises ConfigError for both names."""
+    if "max_tokens" not in options:
+        return options
+    if "max_new_tokens" in options:
+        raise ConfigError("max_tokens and max_new_tokens are one option: give one of them")
+    n = check_int("max_tokens", options["max_tokens"], 1, MAX_CONTEXT)
+    return {name: value for name, value in options.items() if name != "max_tokens"} | {"max_new_tokens": n}
 
 
 def _those(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -191,11 +191,11 @@ class BeamOutbox(ResultQueue):
 class BeamOptions:
     """Options of a beam search, checked.
 
-    config, options: fields of `BeamSearchConfig`, singly or together. Also what says which tokens may come: `grammar`,
-        `json_schema` (with `schema_mode`), `regex`, `choices`, `banned_tokens`, `allowed_token_ids`, `bad_words` and
-        `min_tokens` leave log-probabilities as they are, and `logit_bias` adds to them; and `priority`, `deadline`,
-        `deadline_from`, `cache_prompt`, `cache_salt`. Nothing is drawn at random: other fields of `SamplerConfig` have
-        no place here.
+    config, options: fields of `BeamSearchConfig`, singly or together; `max_tokens` is another name of `max_new_tokens`.
+        Also what says which tokens may come: `grammar`, `json_schema` (with `schema_mode`), `regex`, `choices`,
+        `banned_tokens`, `allowed_token_ids`, `bad_words` and `min_tokens` leave log-probabilities as they are, and
+        `logit_bias` adds to them; and `priority`, `deadline`, `deadline_from`, `cache_prompt`, `cache_salt`. Nothing is
+        drawn at random: other fields of `SamplerConfig` have no place here.
     {fields}
     """
 

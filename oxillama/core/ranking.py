@@ -86,7 +86,7 @@ def ranking_requests(
     check_keywords("rerank", options, RERANK_KEYWORDS)
     context.core.check_open()
     top_n, lora = options.get("top_n"), options.get("lora")
-    pairs = read_pairs(context, query, documents, options.get("template"), check_truncate(options.get("truncate")))
+    pairs, _ = read_pairs(context, query, documents, options.get("template"), check_truncate(options.get("truncate")))
     n = len(pairs) if top_n is None else check_int("top_n", top_n, 1, 1 << 31)
     requests, outbox, scores = embedding_requests(context, pairs, "rank", {"lora": lora}, bell, name="documents")
 
@@ -101,9 +101,9 @@ def ranked(rows: Iterable[NDArray[np.float32]], n: int | None) -> list[RankedDoc
 
 def read_pairs(
     context: EngineContext, query: Any, documents: Any, template: Any, side: Side | None = None, size: int | None = None
-) -> list[list[int]]:
+) -> tuple[list[list[int]], int]:
     """Token ids of the query with each document, which is cut at `side` where both have more than `size` (None: as many
-    as the context).
+    as the context); and the number of those that were cut.
 
     Raises what `Engine.rerank` raises for what can't be read.
     """
@@ -117,18 +117,19 @@ def read_pairs(
     texts = [check_type(f"documents[{i}]", text, str) for i, text in enumerate(documents)]
     chosen = pair_template(context.tokenizer, context.classifier, template)
     if side is not None:
-        return [cut_pair(context, chosen, query, text, side, size or context.context_size) for text in texts]
+        cut = [cut_pair(context, chosen, query, text, side, size or context.context_size) for text in texts]
+        return [ids for ids, _ in cut], sum(shorter for _, shorter in cut)
     check = partial(check_length, context.tokenizer, context_size=context.context_size)
     return [
         pair_ids(context.tokenizer, chosen, query, text, partial(check, f"documents[{i}] with the query"))
         for i, text in enumerate(texts)
-    ]
+    ], 0
 
 
 def cut_pair(
     context: EngineContext, template: str | None, query: str, document: str, side: Side, size: int
-) -> list[int]:
-    """Token ids of a query and as much of a document as there is room for in `size`.
+) -> tuple[list[int], bool]:
+    """Token ids of a query and as much of a document as there is room for in `size`, and whether some was left out.
 
     With a template, whose tokens depend on their neighbours, the document loses characters in proportion to the tokens
     that are too many, until it fits. Raises ContextOverflowError if the query leaves no room.
@@ -140,12 +141,15 @@ def cut_pair(
         text = f"query has {around} tokens with what surrounds it, of {size} that a pair may have: no document fits"
         raise ContextOverflowError(f"{text}: shorten it, or load with a larger context_size", around)
     if template is None:
-        second = cut_ids(tokenizer.encode(document, add_special=False), size - around, side)
-        return separated(tokenizer, tokenizer.encode(query, add_special=False), second)
+        whole = tokenizer.encode(document, add_special=False)
+        second = cut_ids(whole, size - around, side)
+        return separated(tokenizer, tokenizer.encode(query, add_special=False), second), len(second) < len(whole)
+    shorter = False
     while len(found := pair_ids(tokenizer, template, query, document)) > size:
         kept = min(len(document) - 1, len(document) * (size - around) // (len(found) - around))
         document = document[:kept] if side == "end" else document[len(document) - kept :]
-    return found
+        shorter = True
+    return found, shorter
 
 
 def pair_template(tokenizer: Tokenizer, classifier: Classifier, template: str | None) -> str | None:

@@ -53,6 +53,10 @@ class Embed(Mapper):
     def inputs(self) -> tuple[str, ...]:
         return (self._input,) if self._input is not None else self._template.columns if self._template else ()
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return () if self._input is None else (self._input,)
+
     @lazy
     def _type(self) -> ColumnType:
         """The type of a vector, read off that of a text."""
@@ -79,8 +83,13 @@ class Embed(Mapper):
             except OxiLlamaError as error:
                 found[i] = self.failed(first + i, error)
                 continue
-            if not is_empty(text):
+            if is_empty(text):
+                continue
+            if is_one_text(text):
                 texts[i] = text
+            else:
+                kind = type(text).__name__
+                found[i] = self.failed(first + i, ConfigError(f"a text must be a str or token ids, not {kind}"))
         for i, vector in self._vectors(texts).items():
             if isinstance(vector, Exception):
                 found[i] = self.failed(first + i, vector)
@@ -102,3 +111,10 @@ class Embed(Mapper):
             return self.engine.embed(text, **self._options)
         except OxiLlamaError as error:
             return error
+
+
+def is_one_text(cell: Any) -> bool:
+    """Whether a cell may be text or token ids: no number, of which a list would be one text, and no list of texts."""
+    if isinstance(cell, str):
+        return True
+    return hasattr(cell, "__len__") and not any(hasattr(item, "__len__") for item in cell)

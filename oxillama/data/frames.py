@@ -12,12 +12,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from oxillama.data.columns import ColumnType, Items, Scalar, Vector, arrow_type, is_null, polars_type
+from oxillama.data.converted import RowsFrame, arrow_schema, arrow_table, has_arrow, is_rows, series_table
 from oxillama.errors import ConfigError
 
-__all__ = ["Frame", "frame_of", "is_lazy", "rows_of", "with_types"]
+__all__ = ["Frame", "check_columns", "check_texts", "frame_of", "is_lazy", "is_table", "rows_of", "with_types"]
 
-KINDS = "a pyarrow Table or RecordBatch, a pandas or polars DataFrame, or a dict of lists or NumPy arrays"
+KINDS = (
+    "a pyarrow Table or RecordBatch, a pandas or polars DataFrame or Series, a dict of lists or NumPy arrays, a list "
+    "of dicts, or an object with Arrow's __arrow_c_stream__"
+)
 Added = Mapping[str, tuple[ColumnType, list[Any]]]
+
+
+PLAIN = "iufcbmM"  # kinds of NumPy's types that are numbers or times
 
 
 class Frame(Protocol):
@@ -33,6 +40,9 @@ class Frame(Protocol):
     def column(self, name: str) -> list[Any]:
         """The cells of a column as Python values; nulls are None."""
 
+    def plain_type(self, name: str) -> str:
+        """The name of a column's type if no cell of it can be text or a list, and some are there; else ""."""
+
     def extended(self, added: Added) -> Any:
         """A table of the same kind with all columns and these; what was given stays as it is."""
 
@@ -47,6 +57,17 @@ class ArrowFrame:
 
     def column(self, name: str) -> list[Any]:
         return self._table.column(name).to_pylist()  # type: ignore[no-any-return]
+
+    def plain_type(self, name: str) -> str:
+        import pyarrow.types as pt
+
+        column = self._table.column(name)
+        tests = (
+            pt.is_integer, pt.is_floating, pt.is_decimal, pt.is_boolean, pt.is_temporal, pt.is_binary,
+            pt.is_large_binary, pt.is_fixed_size_binary, pt.is_struct,
+        )  # fmt: skip
+        plain = any(test(column.type) for test in tests)
+        return str(column.type) if plain and column.null_count < len(column) else ""
 
     def extended(self, added: Added) -> Any:
         import pyarrow as pa
@@ -72,6 +93,10 @@ class PandasFrame:
         series = self._table[name]
         cells = series.astype(object).tolist()
         return [None if null else cell for cell, null in zip(cells, series.isna().tolist(), strict=True)]
+
+    def plain_type(self, name: str) -> str:
+        series = self._table[name]
+        return str(series.dtype) if series.dtype.kind in PLAIN and series.notna().any() else ""
 
     def extended(self, added: Added) -> Any:
         import pandas as pd
@@ -99,6 +124,14 @@ class PolarsFrame:
 
     def column(self, name: str) -> list[Any]:
         return self._table[name].to_list()  # type: ignore[no-any-return]
+
+    def plain_type(self, name: str) -> str:
+        import polars as pl
+
+        series = self._table[name]
+        kind = series.dtype
+        plain = kind.is_numeric() or kind.is_temporal() or kind in (pl.Boolean, pl.Binary, pl.Struct)
+        return str(kind) if plain and series.null_count() < len(series) else ""
 
     def extended(self, added: Added) -> Any:
         import polars as pl
@@ -129,6 +162,12 @@ class DictFrame:
         column = self._table[name]
         cells = _listed_times(column) if isinstance(column, np.ndarray) else column
         return [None if is_null(cell) else cell for cell in cells]
+
+    def plain_type(self, name: str) -> str:
+        column = self._table[name]
+        if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in PLAIN:
+            return ""
+        return str(column.dtype) if any(not is_null(cell) for cell in column) else ""
 
     def extended(self, added: Added) -> Any:
         arrays = bool(self._table) and all(isinstance(column, np.ndarray) for column in self._table.values())
@@ -189,10 +228,11 @@ def _kind(table: Any) -> str:
 
 
 _CLASSES = {
-    "pyarrow": ("Table", "RecordBatch", "Schema"),
-    "pandas": ("DataFrame",),
-    "polars": ("DataFrame", "LazyFrame", "Schema"),
+    "pyarrow": ("Table", "RecordBatch", "Schema", "ChunkedArray"),
+    "pandas": ("DataFrame", "Series"),
+    "polars": ("DataFrame", "LazyFrame", "Schema", "Series"),
 }
+_SERIES = ("pyarrow.ChunkedArray", "pandas.Series", "polars.Series")
 _FRAMES: dict[str, Any] = {
     "pyarrow.Table": ArrowFrame,
     "pyarrow.RecordBatch": ArrowFrame,
@@ -201,14 +241,32 @@ _FRAMES: dict[str, Any] = {
 }
 
 
+FRAMES = (ArrowFrame, PandasFrame, PolarsFrame, DictFrame, RowsFrame)
+
+
 def is_lazy(table: Any) -> bool:
     """Whether it is a `polars.LazyFrame`."""
     return _kind(table) == "polars.LazyFrame"
 
 
-def frame_of(table: Any) -> Frame:
-    """A table as a frame. Raises ConfigError for anything else."""
-    known = _FRAMES.get(_kind(table)) or (DictFrame if isinstance(table, Mapping) else None)
+def is_table(given: Any) -> bool:
+    """Whether it is a table itself, of which `frame_of` makes a frame, and no iterable of tables."""
+    return isinstance(given, Mapping) or _kind(given) != ""
+
+
+def frame_of(table: Any, inputs: Sequence[str] = ()) -> Frame:
+    """A table as a frame; a frame is one already. A series without a name is the only one of `inputs`.
+
+    Raises ConfigError for anything else.
+    """
+    if isinstance(table, FRAMES):
+        return table
+    kind = _kind(table)
+    if kind in _SERIES:
+        return frame_of(series_table(kind, table, inputs[0] if len(inputs) == 1 else None))
+    known = _FRAMES.get(kind) or (DictFrame if isinstance(table, Mapping) else RowsFrame if is_rows(table) else None)
+    if known is None and has_arrow(table):
+        return ArrowFrame(arrow_table(table))
     if known is None:
         raise ConfigError(f"a batch must be {KINDS}, not {type(table).__module__}.{type(table).__qualname__}")
     frame: Frame = known(table)
@@ -217,6 +275,8 @@ def frame_of(table: Any) -> Frame:
 
 def rows_of(frame: Frame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The rows of a frame, each with the cells of these columns. Raises ConfigError for a column that isn't there."""
+    if isinstance(frame, RowsFrame) and not frame.n_rows:  # which has no columns
+        return iter(())
     check_columns(frame.names, names)
     columns = [frame.column(name) for name in names]
     if not columns:  # of a template without any
@@ -232,23 +292,35 @@ def check_columns(known: Sequence[Any], names: Sequence[str]) -> None:
             raise ConfigError(f"the batch has {n or 'no'} column{'s' * (n > 1)} {name!r}; it has {there}")
 
 
-def with_types(schema: Any, added: Mapping[str, ColumnType]) -> Any:
+def check_texts(frame: Frame, names: Sequence[str]) -> None:
+    """Raises ConfigError for a column of these whose type is neither text nor a list."""
+    for name in names:
+        if kind := frame.plain_type(name):
+            raise ConfigError(f"column {name!r} must be of texts or lists, not of {kind}")
+
+
+def with_types(schema: Any, added: Mapping[str, ColumnType], inputs: Sequence[str] = ()) -> Any:
     """A schema of polars or pyarrow with more columns, of the same library.
 
-    schema: a schema, or a table or lazy frame that has one. Raises ConfigError for another object.
+    schema: a schema, or a table or lazy frame that has one. Raises ConfigError for another object, and unless it has
+    the columns of `inputs`.
     """
     kind = _kind(schema)
+    if not kind and (has_arrow(schema) or hasattr(schema, "__arrow_c_schema__")):
+        kind, schema = "pyarrow.Schema", arrow_schema(schema)
     if kind.startswith("pyarrow."):
         import pyarrow as pa
 
         own = schema if kind == "pyarrow.Schema" else schema.schema
+        check_columns(own.names, inputs)
         return pa.schema([*own, *(pa.field(n, arrow_type(t)) for n, t in added.items())], metadata=own.metadata)
     if kind.startswith("polars."):
         import polars as pl
 
         own = schema if kind == "polars.Schema" else schema.collect_schema()
+        check_columns(list(own), inputs)
         return pl.Schema({**own, **{name: polars_type(part) for name, part in added.items()}})
     raise ConfigError(
-        "schema() takes a polars LazyFrame, DataFrame or Schema, or a pyarrow Table, RecordBatch or Schema, not "
-        f"{type(schema).__name__}"
+        "schema() takes a polars LazyFrame, DataFrame or Schema, a pyarrow Table, RecordBatch or Schema, or an object "
+        f"of Arrow's protocol, not {type(schema).__name__}"
     )

@@ -88,6 +88,11 @@ class Generate(Mapper):
         own = _columns_of(self._prompt, self._template, self._messages)
         return tuple(dict.fromkeys((*own, *self._options.columns)))
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        column = self._messages if isinstance(self._messages, str) else self._prompt
+        return () if column is None else (column,)
+
     def results(self) -> dict[str, ColumnType]:
         own = {self.output: self._shape or TEXT}
         found = own | {f"{self.output}_{name}": DETAILS[name][0] for name in self.details}

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from oxillama._util.checks import check_choice
 from oxillama._util.lazy import lazy
 from oxillama.data.columns import TEXT, Cells, ColumnType, check_name
+from oxillama.data.converted import arrow_batches
 from oxillama.data.engines import EngineSource
-from oxillama.data.frames import Frame, frame_of, is_lazy, rows_of, with_types
+from oxillama.data.frames import Frame, check_columns, check_texts, frame_of, is_lazy, is_table, rows_of, with_types
 from oxillama.data.frameworks import of_ray, pandas_udf
 from oxillama.data.progress import Progress, Rows, check_progress
 from oxillama.errors import ConfigError, EngineClosedError
@@ -29,9 +30,11 @@ Done = tuple[Cells, int]  # what a row gets, and tokens that were generated for 
 class Mapper(ABC):
     """A function of batches of columns that an engine computes more columns of.
 
-    A batch is a pyarrow Table or RecordBatch, a pandas or polars DataFrame, or a dict of lists or NumPy arrays; the
-    same kind comes back, with all its columns, its rows in their order, and the columns of `added()`. A row's result
-    doesn't depend on its batch: any batching over any number of processes gives the same bits.
+    A batch is a pyarrow Table or RecordBatch, a pandas or polars DataFrame, a dict of lists or NumPy arrays, or a list
+    of dicts, its rows; the same kind comes back, with all its columns, its rows in their order, and the columns of
+    `added()`. A Series is a table of one column. Of objects with Arrow's `__arrow_c_stream__` (DuckDB's relations,
+    RecordBatchReader, ibis, Daft) a pyarrow Table comes back. A row's result doesn't depend on its batch: any batching
+    over any number of processes gives the same bits.
 
     Its pickle holds settings: each process opens the engine when it is first called there, once for all mappers of one
     model and settings. Any number of threads may call it. A forked child goes on with its parent's engine.
@@ -58,6 +61,11 @@ class Mapper(ABC):
     @abstractmethod
     def inputs(self) -> tuple[str, ...]:
         """Columns that it reads."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns of `inputs` whose cells are texts or lists, whatever the row."""
+        return ()
 
     @abstractmethod
     def results(self) -> dict[str, ColumnType]:
@@ -88,7 +96,8 @@ class Mapper(ABC):
         """
         if is_lazy(batch):
             return batch.map_batches(self, schema=self.schema(batch))
-        (found,) = self._mapped([batch], frame_of(batch).n_rows)
+        frame = self._checked(batch)  # before a model is opened
+        (found,) = self._mapped([frame], frame.n_rows)
         return found
 
     def map(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -96,7 +105,15 @@ class Mapper(ABC):
 
         Rows of the next batch are computed beside the last ones of a batch, so that the engine always has enough to
         do. Batches are taken as they are needed. Raises what a call raises, and what the iterable does.
+
+        batches: an iterable; or one object with Arrow's `__arrow_c_stream__`, whose RecordBatches they are.
         """
+        if is_table(batches):
+            raise ConfigError("map() takes an iterable of batches: call the mapper itself for one")
+        if hasattr(batches, "__arrow_c_stream__"):
+            reader = arrow_batches(batches)
+            check_columns(reader.schema.names, self.inputs)
+            return self._mapped(reader, None)
         return self._mapped(batches, None)
 
     def _mapped(self, batches: Iterable[Any], total: int | None) -> Iterator[Any]:
@@ -127,19 +144,27 @@ class Mapper(ABC):
             shown.close()
 
     def _opened(self, batch: Any, added: Mapping[str, ColumnType]) -> Frame:
-        frame = frame_of(batch)
+        frame = self._checked(batch)
         for name in added:
             if name in frame.names:
                 raise ConfigError(f"the batch has a column {name!r} already: give another output=, or drop the column")
         return frame
 
+    def _checked(self, batch: Any) -> Frame:
+        """The frame of a batch that has the columns which are read, of types that they may have."""
+        frame = frame_of(batch, self.inputs)
+        if frame.n_rows or frame.names:
+            check_columns(frame.names, self.inputs)
+            check_texts(frame, self.texts)
+        return frame
+
     def schema(self, schema: Any) -> Any:
         """The schema of what a call gives for a batch of this schema; for `lf.map_batches(mapper, schema=...)`.
 
-        schema: a polars Schema, LazyFrame or DataFrame (polars' comes back), or a pyarrow Schema, Table or RecordBatch.
-        Raises ConfigError for others.
+        schema: a polars Schema, LazyFrame or DataFrame (polars' comes back), a pyarrow Schema, Table or RecordBatch, or
+        an object of Arrow's protocol. Raises ConfigError for others, and for one without a column that is read.
         """
-        return with_types(schema, self.added())
+        return with_types(schema, self.added(), self.inputs)
 
     def ray(
         self, *, concurrency: int | tuple[int, int] = 1, num_cpus: float = 1, batch_size: int = 256, **options: Any

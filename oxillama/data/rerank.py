@@ -45,6 +45,10 @@ class Rerank(Mapper):
     def inputs(self) -> tuple[str, ...]:
         return self._query, self._documents
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.inputs
+
     def results(self) -> dict[str, ColumnType]:
         return {self.output: ORDER}
 

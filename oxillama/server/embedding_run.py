@@ -70,7 +70,7 @@ async def computed(exchange: Exchange, chosen: Chosen, make: Callable[[], Embedd
             try:
                 batch = await exchange.elsewhere(lambda: engine_errors(make, chosen))
                 place.expect(batch.n_tokens)
-                usage.prompt_tokens = batch.n_tokens
+                usage.prompt_tokens, usage.n_truncated = batch.n_tokens, batch.n_truncated
                 async with asyncio.timeout(service.config.request_timeout):
                     await _compute(exchange, core, batch)
                 return await exchange.elsewhere(partial(_shaped, exchange, batch, shape))

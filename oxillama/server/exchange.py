@@ -40,11 +40,12 @@ def new_id(prefix: str = "") -> str:
 
 
 class UsageRecord:
-    """Usage of an exchange, for the log and the metrics. failed: code of an error that ended a stream."""
+    """Usage of an exchange, for the log and the metrics. failed: code of an error that ended a stream. n_truncated:
+    texts of which some was left out."""
 
     def __init__(self) -> None:
         self.model = "-"
-        self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
+        self.prompt_tokens = self.cached_tokens = self.completion_tokens = self.n_truncated = 0
         self.first_token: float | None = None
         self.max_tokens: int | None = None
         self.queued = 0.0

@@ -316,3 +316,27 @@ def test_the_shipped_model():
             if r.finish_reason == "length":
                 assert (r.logprob, r.score) == (logprob, logprob / 6)
         assert_idle(engine)
+
+
+def test_max_tokens_is_another_name_of_max_new_tokens():
+    options = {"beam_width": 3, "ignore_eos": True}
+    expected = [h.token_ids for h in make_engine().beam_search([3, 4], max_new_tokens=5, **options)]
+    assert [len(tokens) for tokens in expected] == [5, 5, 5]
+    engine = make_engine()
+    assert [h.token_ids for h in engine.beam_search([3, 4], max_tokens=5, **options)] == expected
+    assert [h.token_ids for h in engine.beam_rounds([3, 4], max_tokens=5, **options).results()] == expected
+    config = BeamSearchConfig(max_new_tokens=9)
+    assert [h.token_ids for h in engine.beam_search([3, 4], config, max_tokens=5, **options)] == expected
+    found = asyncio.run(AsyncEngine(engine).beam_search([3, 4], max_tokens=5, max_new_tokens=None, **options))
+    assert [h.token_ids for h in found] == expected
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, "5"])
+def test_max_tokens_is_checked_under_its_own_name(value):
+    with pytest.raises(ConfigError, match=r"^max_tokens must be "):
+        make_engine().beam_search([3, 4], max_tokens=value)
+
+
+def test_one_length_under_two_names_is_refused():
+    with pytest.raises(ConfigError, match="max_tokens and max_new_tokens are one option"):
+        make_engine().beam_search([3, 4], max_tokens=5, max_new_tokens=5)

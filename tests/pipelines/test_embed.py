@@ -115,3 +115,14 @@ def test_rankings_that_fail_leave_the_others(ranker):
         oxd.Rerank(ranker, query="q", documents="d", engine=ONE)({"q": ["a"], "d": [["b", 3]]})
     with pytest.raises(TypeError, match="top_n"):
         oxd.Rerank(ranker, top=3)
+
+
+@pytest.mark.parametrize("column", [[1, 2], [5], ["a", 2], [None, 3, "a"], [["a"]], ["a", ["b", "c"]], [[[1], [2]]]])
+def test_cells_that_are_no_single_text_are_errors_of_their_rows(engine, column):
+    """A list of numbers would be the token ids of one text, and a list of texts several."""
+    wrong = [cell is not None and not isinstance(cell, str) for cell in column]
+    with pytest.raises(ox.ConfigError, match=r"a text must be a str or token ids, not (int|list)"):
+        oxd.Embed(engine, input="p")({"p": column})
+    found = oxd.Embed(engine, input="p", on_error="column")({"p": column})
+    assert [error is not None for error in found["vector_error"]] == wrong
+    assert [vector is not None for vector in found["vector"]] == [isinstance(cell, str) for cell in column]

@@ -381,9 +381,11 @@ def test_columns_that_lack_or_are_there_already(kind):
         generate(prompt="p", output="q", **SAME)(table)
 
 
-@pytest.mark.parametrize("batch", [[{"p": "a"}], "text", None, {"p": "text"}, {"p": ["a"], "q": []}, {"p": {"a": 1}}])
+@pytest.mark.parametrize(
+    "batch", [[{"q": "a"}], [{"p": "a"}, 3], "text", None, {"p": "text"}, {"p": ["a"], "q": []}, {"p": {"a": 1}}]
+)
 def test_what_is_no_table(batch):
-    with pytest.raises(ox.ConfigError, match=r"batch must be|column|columns"):
+    with pytest.raises(ox.ConfigError, match=r"batch must be|column|columns|a list of rows"):
         generate(prompt="p", **SAME)(batch)
 
 

@@ -93,6 +93,22 @@ def test_rankings_and_scores_of_long_texts(ranking, ranker):
         assert ranking.post(path, **fields).status == 400
 
 
+def test_answers_say_how_many_texts_were_cut(client, ranking):
+    """And nothing where none was."""
+    long, said = "a ball " * 9000, {"n_truncated": 2}
+    found = client.post("/v1/embeddings", input=[LONG, "a", LONG], truncate=True).json
+    assert found["oxillama"] == said
+    assert "oxillama" not in client.post("/v1/embeddings", input=["a"], truncate=True).json
+    assert client.post("/score", text_1=LONG, text_2=[LONG], truncate="START").json["oxillama"] == said
+    for path, fields, short in (
+        ("/v1/rerank", {"query": "a", "documents": [long, "a", long]}, {"documents": ["a"]}),
+        ("/score", {"text_1": "a", "text_2": [long, "a", long]}, {"text_2": ["a"]}),
+        ("/classify", {"input": [long, "a", long]}, {"input": ["a"]}),
+    ):
+        assert ranking.post(path, **fields, truncate=True).json["oxillama"] == said
+        assert "oxillama" not in ranking.post(path, **fields | short, truncate=True).json
+
+
 def test_ranking(ranking, ranker):
     alone = ranker.rerank("a ball", TEXTS)
     for path in ("/v1/rerank", "/v2/rerank", "/rerank"):

@@ -56,6 +56,8 @@ PAGES = (
         "MetricsSnapshot metrics.HistogramSnapshot metrics.Family")),
     Page("data", "Tables", "`oxillama.data`: mappers over tables.", _split(
         "Generate Embed Rerank Mapper col Column daft ray_processor", "data.")),
+    Page("sentence-transformers", "Sentence embeddings", "`encode` as sentence-transformers has it.", _split(
+        "SentenceTransformer", "integrations.sentence_transformers.")),
     Page("ray", "Clusters", "`oxillama.ray`: a model's server as an application of Ray Serve.", _split(
         "serve_app", "ray.")),
     Page("server", "Server", "`oxillama.server`: the application that `oxillama serve` runs.", _split(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxillama._util.float_text import json_of
+from oxillama.core.context import EngineContext
 from oxillama.core.embedding import EmbeddingBatch
 from oxillama.core.prompts import Side
 from oxillama.core.ranking import ranked, read_pairs
@@ -70,7 +71,7 @@ async def embeddings(exchange: Exchange) -> None:
 
     def shape(vectors: Any, n_tokens: int) -> list[bytes]:
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-        rest = dumped({"model": chosen.name, "usage": usage})
+        rest = dumped({"model": chosen.name, "usage": usage} | cut_in(exchange))
 
         def pieces() -> Iterator[bytes]:
             yield b'{"object":"list","data":['
@@ -118,6 +119,20 @@ def adapters_of(chosen: Chosen) -> Body:
     return {} if chosen.adapter is None else {"lora": [chosen.adapter]}
 
 
+def batch_of(
+    context: EngineContext, ids: list[list[int]], n_cut: int, pooling: str | None, options: Body, name: str
+) -> EmbeddingBatch:
+    """A batch of token ids of which this many texts were cut before."""
+    batch = EmbeddingBatch(context, ids, pooling, options, name=name)
+    batch.n_truncated += n_cut
+    return batch
+
+
+def cut_in(exchange: Exchange) -> Body:
+    """Part of an answer that says how many texts were cut; none if none was."""
+    return {"oxillama": {"n_truncated": n}} if (n := exchange.usage.n_truncated) else {}
+
+
 async def rerank(exchange: Exchange) -> None:
     """POST /v1/rerank"""
     values = await exchange.fields(RERANK)
@@ -128,8 +143,8 @@ async def rerank(exchange: Exchange) -> None:
     def make() -> EmbeddingBatch:
         check_size("documents", len(query) * len(documents) + sum(map(len, documents)), exchange)
         context = chosen.model.ready.engine.context
-        pairs = read_pairs(context, query, documents, None, *read_truncation(values, context.context_size))
-        return EmbeddingBatch(context, pairs, "rank", adapters_of(chosen), name="documents")
+        pairs, n_cut = read_pairs(context, query, documents, None, *read_truncation(values, context.context_size))
+        return batch_of(context, pairs, n_cut, "rank", adapters_of(chosen), "documents")
 
     def shape(rows: list[Any], n_tokens: int) -> list[bytes]:
         best = ranked(rows, top_n)
@@ -140,7 +155,7 @@ async def rerank(exchange: Exchange) -> None:
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         counted = {"tokens": {"input_tokens": n_tokens, "output_tokens": 0}}  # as Cohere's clients read it
         said = {"id": new_id("rerank-"), "model": chosen.name, "results": results, "usage": usage, "meta": counted}
-        return written_parts(said, PART)
+        return written_parts(said | cut_in(exchange), PART)
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
@@ -166,10 +181,12 @@ async def score(exchange: Exchange) -> None:
         cut = read_truncation(values, context.context_size)
         if ranks:
             names = {"query": "text_1", "documents": "text_2"}
-            found = engine_errors(lambda: [read_pairs(context, a, [b], None, *cut)[0] for a, b in pairs], chosen, names)
-            return EmbeddingBatch(context, found, "rank", adapters_of(chosen), name="text_2")
-        ids = [context.factory.cut(f"text_{i}", text, *cut)[0] for pair in pairs for i, text in enumerate(pair, 1)]
-        return EmbeddingBatch(context, ids, None, {"normalize": True, **adapters_of(chosen)})
+            found = engine_errors(lambda: [read_pairs(context, a, [b], None, *cut) for a, b in pairs], chosen, names)
+            ids, n_cut = [ids for (ids,), _ in found], sum(n for _, n in found)
+            return batch_of(context, ids, n_cut, "rank", adapters_of(chosen), "text_2")
+        texts = [context.factory.cut(f"text_{i}", text, *cut) for pair in pairs for i, text in enumerate(pair, 1)]
+        ids, n_cut = [ids for ids, _ in texts], sum(shorter for _, shorter in texts)
+        return batch_of(context, ids, n_cut, None, {"normalize": True, **adapters_of(chosen)}, "input")
 
     def shape(rows: Any, n_tokens: int) -> list[bytes]:
         if ranks:
@@ -179,7 +196,7 @@ async def score(exchange: Exchange) -> None:
         data = [{"index": i, "object": "score", "score": value} for i, value in enumerate(scores)]
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         head = {"id": new_id("score-"), "object": "list", "created": int(time.time()), "model": chosen.name}
-        return written_parts({**head, "data": data, "usage": usage}, PART)
+        return written_parts({**head, "data": data, "usage": usage} | cut_in(exchange), PART)
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
@@ -202,7 +219,7 @@ async def classify(exchange: Exchange) -> None:
         data = [labelled(i, probabilities(row, head.of_first), head.labels) for i, row in enumerate(rows)]
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens, "completion_tokens": 0}
         base = {"id": new_id("classify-"), "object": "list", "created": int(time.time()), "model": chosen.name}
-        return written_parts({**base, "data": data, "usage": usage}, PART)
+        return written_parts({**base, "data": data, "usage": usage} | cut_in(exchange), PART)
 
     await exchange.answer(await computed(exchange, chosen, make, shape), "application/json")
 
