@@ -9,7 +9,7 @@ from pathlib import Path
 
 import oxillama as ox
 
-RECORDED = Path(__file__).parents[1] / "data" / "texts.json"
+RECORDED = Path(__file__).with_name("texts.json")
 PROMPTS = ("Once upon a time", "The little fox wanted to know why the sky")
 # Every stage that computes something: by sums, by logarithms, and by powers.
 SETTINGS = {

@@ -6,12 +6,13 @@ With --write they are recorded, which is for a version that computes something m
 import hashlib
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 
-from tests.models.references import DATA, MODELS, QUANTIZED, logits, path_of, tokens_of
+from tests.models.references import MODELS, QUANTIZED, logits, path_of, tokens_of
 
-RECORDED = DATA / "bits.json"
+RECORDED = Path(__file__).with_name("bits.json")
 KV_TYPES = ("f32", "f16", "q8_0", "q4_0")
 
 
