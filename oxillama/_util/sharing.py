@@ -17,7 +17,7 @@ anew in a forked child (`_util/fork.py`), where the thread that held it isn't.
 - `offload/reader.py`: slots of pages and the calls that wait for them. `speculative/async_draft.py`: the run that is
   under way. `speculative/draft_core.py`: the turn of a draft model.
 - `server/log_output.py`: lines that wait to be written, and the thread that writes them. `server/owner_threads.py`:
-  calls that wait for a thread, by owner.
+  calls that wait for a thread, by owner. `server/routes/ollama_pull.py`: how far a transfer is.
 - Everything else of `server` but what it computes in other threads belongs to the event loop.
 
 Without a lock: values that are set once (`_util/lazy.py`), `functools.lru_cache`, and dictionaries of which each call

@@ -13,6 +13,7 @@ import pytest
 import oxillama as ox
 import oxillama.data as oxd
 from oxillama.cli import main
+from oxillama.data import identity
 from oxillama.data.journal import Journal
 from oxillama.data.request_job import answer_file
 from oxillama.data.table_job import map_file
@@ -267,14 +268,12 @@ def test_a_journal_that_was_cut_off_in_its_header_begins_anew(folder):
         journal.remove()
 
 
-def test_a_job_is_of_one_cpu_tier_and_version(folder, engine, monkeypatch):
+def test_a_job_is_of_one_arithmetic_and_version(folder, engine, monkeypatch):
     map_file(mapper(engine), "in.jsonl", "out.jsonl", limit=1)
-    for what, name in (
-        ("oxillama.data.identity.__version__", "version"),
-        ("oxillama.data.identity._table.tier", "tier"),
-    ):
+    for holder, attribute in ((identity, "__version__"), (engine.context.snapshots, "arithmetic")):
+        name = attribute.strip("_")
         with monkeypatch.context() as patch:
-            patch.setattr(what, "another" if name == "version" else lambda: "another")
+            patch.setattr(holder, attribute, "another")
             with pytest.raises(ox.ConfigError, match=f"another {name}: give what that had"):
                 map_file(mapper(engine), "in.jsonl", "out.jsonl")
 
