@@ -2,6 +2,7 @@
 
 import pytest
 from hypothesis import Phase, settings
+from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import run_state_machine_as_test
 
 from oxillama.core import runner
@@ -175,5 +176,6 @@ FAULTS = {
 def test_planted_faults_are_found(name, plant, monkeypatch):
     plant(monkeypatch)
     search = settings(QUICK, max_examples=300, phases=[Phase.generate])
-    with pytest.raises((AssertionError, OxiLlamaError)):
+    # Flaky: it failed once, and not again, since times that were measured decide what a step has.
+    with pytest.raises((AssertionError, OxiLlamaError, FlakyFailure)):
         run_state_machine_as_test(machine(name, debug=False), settings=search)  # results alone must show it

@@ -6,6 +6,7 @@ What it has beside tokens and rows must be that of a request alone too. A fault 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
+from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from oxillama.core.request import ResultQueue
@@ -162,5 +163,5 @@ def test_planted_faults_are_found(plant, monkeypatch):
         debug = False  # results alone must show it
 
     plant(monkeypatch)
-    with pytest.raises((AssertionError, OxiLlamaError)):
+    with pytest.raises((AssertionError, OxiLlamaError, FlakyFailure)):  # measured times decide what a step has
         run_state_machine_as_test(Blind, settings=settings(QUICK, max_examples=100, phases=[Phase.generate]))
