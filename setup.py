@@ -132,7 +132,7 @@ PACKAGES = {
 
 
 def lacking(compiler: list[str], folders: list[str]) -> str | None:
-    """What a build would fail for, in one sentence that says what to install; None if nothing is missing.
+    """Finds what a build would fail for: one sentence that says what to install; None if nothing is missing.
 
     folders: those of Python's headers.
     """
@@ -156,7 +156,7 @@ def lacking(compiler: list[str], folders: list[str]) -> str | None:
 
 
 def remedy(compiler: list[str]) -> str:
-    """What to install by the machine's package manager, or by each if there is none, and where a wheel goes."""
+    """Names what to install by the machine's package manager, or by each if there is none, and where a wheel goes."""
     there = [name for name in PACKAGES if shutil.which(name)] or list(PACKAGES)
     clang = "clang" in Path(compiler[0]).name or sys.platform == "darwin"
     commands = ", or ".join(f"`{PACKAGES[name][clang]}`" for name in there)

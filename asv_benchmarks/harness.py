@@ -73,7 +73,7 @@ def serve(measure: Callable[[str], object], hello: object = None) -> None:
 def in_turns(
     measures: Mapping[Name, Callable[[], Found]], rounds: int, *, swap: bool = False
 ) -> dict[Name, list[Found]]:
-    """What each measured in every round, by name. swap: every other round runs backwards: none is always the first."""
+    """Measurements of each round, by name. swap: every other round runs backwards: none is always the first."""
     found: dict[Name, list[Found]] = {name: [] for name in measures}
     for i in range(rounds):
         order = list(measures.items())

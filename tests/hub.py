@@ -21,7 +21,7 @@ PIECE = 1 << 16
 
 
 class Hub(BaseHTTPRequestHandler):
-    """What a download asks of the Hub: a repository's files; a file's size, hash and commit by HEAD; its bytes by GET.
+    """Requests of downloads, answered: a repository's files; a file's size, hash and commit by HEAD; its bytes by GET.
 
     files: bytes by path, or a number of bytes that are all zero. faults: what becomes of the next requests for a path,
     one after another: ("cut", n) ends the connection after n bytes, ("status", code, headers) refuses, ("wrong",) sends
@@ -169,7 +169,7 @@ def put(name, data, repo="owner/model", revision="main"):
 
 
 def fail(name, *faults, repo="owner/model", revision="main"):
-    """What becomes of the next requests for the bytes of a file."""
+    """Faults of the next requests for the bytes of a file."""
     Hub.faults[f"/{repo}/resolve/{revision}/{name}"] = list(faults)
 
 
@@ -214,7 +214,7 @@ def environment(endpoint, home, offline=False, **more):
 
 
 def answer_of(script, endpoint, home, offline, arguments):
-    """What a script prints in its last line, as JSON, in a process that has this stand-in for the Hub alone."""
+    """Last line that a script prints, as JSON, in a process that has this stand-in for the Hub alone."""
     done = subprocess.run(
         [sys.executable, "-c", script, json.dumps(arguments)],
         env=environment(endpoint, home, offline), capture_output=True, text=True, timeout=120,

@@ -234,12 +234,12 @@ def cut_text(tokenizer: Tokenizer, text: str, size: int, side: Side) -> tuple[li
     """Token ids of a text, `size` of them at most, with the special tokens that begin and end it, and whether any are
     left out.
 
-    Of a long text a part that is long enough is tokenised. Raises TokenizerError, ContextOverflowError.
+    Of a long text that loses its end, a part is tokenised that is long enough. One that loses its beginning is
+    tokenised whole, since digits are grouped from there. Raises TokenizerError, ContextOverflowError.
     """
-    n = CHARACTERS * size
+    n = CHARACTERS * size if side == "end" else len(text)
     while True:
-        part = text[:n] if side == "end" else text[max(0, len(text) - n) :]
-        ids = tokenizer.encode(part)
+        ids = tokenizer.encode(text[:n])
         if n >= len(text) or len(ids) >= size + MARGIN:
             break
         n *= 2

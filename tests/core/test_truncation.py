@@ -64,8 +64,16 @@ def test_a_part_of_a_long_text_is_tokenised_as_the_whole(engine, encoder, side):
         expected = whole_cut(tokenizer.encode(text), 48, side, before, after)
         counted = Counted(tokenizer)
         assert cut_text(counted, text, 48, side) == (expected, True)
-        assert max(counted.lengths) < len(text) / 10
+        assert side == "start" or max(counted.lengths) < len(text) / 10
         assert cut_text(tokenizer, "a b", 48, side) == (tokenizer.encode("a b"), False)
+
+
+@pytest.mark.parametrize("side", ["end", "start"])
+def test_digits_keep_the_groups_that_they_have_in_the_whole(engine, side):
+    tokenizer = engine.tokenizer
+    for text in ("1234567890" * 400, "12345678901" * 400 + "7"):
+        expected = whole_cut(tokenizer.encode(text), 48, side, *tokenizer.n_special)
+        assert cut_text(tokenizer, text, 48, side) == (expected, True)
 
 
 def test_special_tokens_are_counted(engine, encoder):

@@ -16,7 +16,7 @@ OTHERS = [tier for tier in _table.usable_tiers() if tier != _table.tier()]
 
 
 def in_tier(tier, *args):
-    """What the module prints in a process of its own, which has one tier."""
+    """Output of the module in a process of its own, which has one tier."""
     env = os.environ | {"OXILLAMA_TIER": tier, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.engine.texts", *map(str, args)]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)

@@ -77,7 +77,7 @@ def asked(kind, *arguments):
 
 
 def logprob(engine, ids, n):
-    """Of the last n tokens, from the logits of the whole."""
+    """Log-probability of the last n tokens, from the logits of the whole."""
     rows = engine.forward_logits(ids).astype("float64")
     total = 0.0
     for place in range(len(ids) - n, len(ids)):

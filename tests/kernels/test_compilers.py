@@ -1,4 +1,4 @@
-"""Every compiler at hand, at every level, makes kernels of the same bits, and fuses nothing that isn't asked for."""
+"""Every compiler at hand, at every level, makes kernels of the same bits, and fuses nothing but `fma`."""
 
 import re
 import shutil
@@ -31,7 +31,7 @@ void of_rows(float *restrict y, const float *restrict a, const float *restrict b
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory):
-    """What the usual compiler's driver says, at the level of a release."""
+    """Digests of the usual compiler's kernels, at the level of a release."""
     return digests_of(tmp_path_factory.mktemp("reference"), None, "-O3")
 
 

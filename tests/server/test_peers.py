@@ -42,7 +42,7 @@ def test_what_an_address_is_counted_as(address, counted):
     (("10.0.0.3, 10.0.0.2",), "10.0.0.3"),
     (("",), "10.0.0.1"),
     (("6.6.6.6," + "10.0.0.2," * 1000 + "10.0.0.2",), "10.0.0.2"),
-    (("6.6.6.6,",), "10.0.0.1"),  # an empty entry tells of nobody, and those before it are the client's words
+    (("6.6.6.6,",), "10.0.0.1"),  # an empty entry names no address, and a client may have written those before it
     (("6.6.6.6", ""), "10.0.0.1"),
     (("6.6.6.6 ,\t203.0.113.7\t",), "203.0.113.7"),
     (("[::ffff:203.0.113.7]:4711",), "203.0.113.7"),

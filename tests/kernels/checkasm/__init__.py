@@ -70,5 +70,5 @@ def link(objects: list[Path], output: Path, machine: str, extra: list[str], comm
 
 
 def digests(printed: str) -> dict[str, str]:
-    """What the driver says of each tier: the digest of what is right."""
+    """Digests that the driver prints, by tier, of the results that are right."""
     return dict(line.split() for line in printed.splitlines())
